@@ -1,0 +1,1 @@
+"""What continuous integration runs, and how it chooses."""

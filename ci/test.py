@@ -1,0 +1,112 @@
+"""`./tools/dev test`: the sessions in order, then one table and one closing line.
+
+A failing session does not stop the others. The exit status is 0 only if every session passed and
+every session with tests ran at least one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from ci.changed import UnknownPathError, all_sessions, changed_paths, sessions_for
+from tools.workspace import ROOT
+
+REPORTS = ROOT / ".cache" / "reports"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Tests of one pytest run."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped
+        )
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one session did; `counts` is None where it runs no tests."""
+
+    session: str
+    succeeded: bool
+    seconds: float
+    counts: Counts | None
+
+
+def read_report(report: str) -> Counts:
+    """Return the counts in a JUnit report; errors outside a test count as failures."""
+    suites = ElementTree.fromstring(report).iter("testsuite")
+    total = Counts()
+    for suite in suites:
+        tests, failures, errors, skipped = (
+            int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")
+        )
+        total += Counts(tests - failures - errors - skipped, failures + errors, skipped)
+    return total
+
+
+def summary(outcomes: list[Outcome]) -> str:
+    """Return a line per session and a closing line with the totals over all of them."""
+    lines = []
+    total = Counts()
+    for outcome in outcomes:
+        state = "ok" if outcome.succeeded else "FAILED"
+        counts = f"  {outcome.counts}" if outcome.counts else ""
+        lines.append(f"{outcome.session:<32}{state:<8}{outcome.seconds:6.0f} s{counts}")
+        total += outcome.counts or Counts()
+    return "\n".join([*lines, "", str(total)])
+
+
+def run_session(session: str) -> Outcome:
+    report = REPORTS / f"{session}.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "nox", "-f", str(ROOT / "noxfile.py"), "-s", session]
+    started = time.monotonic()
+    done = subprocess.run(command, check=False)
+    seconds = time.monotonic() - started
+    counts = read_report(report.read_text()) if report.exists() else None
+    return Outcome(session, done.returncode == 0, seconds, counts)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="./tools/dev test", description="Run everything that must pass."
+    )
+    parser.add_argument(
+        "--changed-from",
+        metavar="REVISION",
+        help="only what the difference to this git revision touches (see ci/changed.py)",
+    )
+    options = parser.parse_args(arguments)
+    sessions = all_sessions()
+    if options.changed_from:
+        try:
+            sessions = sessions_for(changed_paths(options.changed_from))
+        except UnknownPathError as error:
+            print(error, file=sys.stderr)
+            return 1
+    outcomes = []
+    for session in sessions:
+        outcomes.append(run_session(session))
+    print(summary(outcomes), flush=True)
+    return 0 if all(outcome.succeeded for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

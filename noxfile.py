@@ -1,0 +1,153 @@
+"""The tasks. `./tools/dev TASK` runs a session of this name; `./tools/dev list` lists them.
+
+Sessions make their own environments from uv.lock (tools/environments.py), so nox makes none.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import nox
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from tools import environments
+from tools.workspace import ROOT, Package, packages, with_lower
+
+nox.options.default_venv_backend = "none"
+nox.options.error_on_external_run = False
+nox.options.sessions = []
+
+REPORTS = environments.CACHE / "reports"
+PYTEST = ("-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT))
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff, import contracts and mypy on everything."""
+    env = environments.development()
+
+    def run(program: str, *arguments: str) -> None:
+        session.run(env.program(program), *arguments, env=env.variables(), external=True)
+
+    run("ruff", "check", ".")
+    run("ruff", "format", "--check", ".")
+    run("lint-imports", "--no-cache")
+    run("mypy", *[str(p.directory / "src") for p in packages().values()])
+    run("mypy", "noxfile.py", "tools", "ci")
+
+
+def _tests_of(package: Package) -> None:
+    @nox.session(name=f"tests-{package.name}")
+    def tests(session: nox.Session) -> None:
+        wheels = _wheels(package)
+        if "cpu-kernels" in package.extras:
+            # The tests need the optional kernels; that the package does not is shown here.
+            bare = environments.isolated(f"bare-{package.name}", package, [], wheels)
+            command = (str(bare.python), "-P", "-c", f"import {package.import_name}")
+            session.run(*command, env=bare.variables(), external=True)
+        extras = [one for one in ("cpu", "cpu-kernels", "test") if one in package.extras]
+        env = environments.isolated(f"tests-{package.name}", package, extras, wheels)
+        _pytest(session, env, ["-m", "not engine and not serve"], [package.directory / "tests"])
+
+    tests.__doc__ = f"{package.name}: its wheel in a clean environment, its unit tests."
+
+
+for _package in packages().values():
+    _tests_of(_package)
+
+
+@nox.session(name="tests-repo")
+def tests_repo(session: nox.Session) -> None:
+    """Tests of the lock, the tools and the choice of what CI runs."""
+    _pytest(session, environments.development(), [], [ROOT / "tools", ROOT / "ci"])
+
+
+@nox.session
+def engine(session: nox.Session) -> None:
+    """Tests inside the real vLLM, one process."""
+    _pytest(session, environments.development(), ["-m", "engine"], [ROOT / "packages"])
+
+
+@nox.session
+def serve(session: nox.Session) -> None:
+    """Tests of vLLM's HTTP server and of engines in several processes."""
+    _pytest(session, environments.development(), ["-m", "serve"], [ROOT / "packages"])
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Serve the checkpoint that ships here and stream a completion from it."""
+    env = environments.development()
+    session.run(
+        env.program("ascend-vllm"), "demo", *session.posargs, env=env.variables(), external=True
+    )
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Benchmarks; arguments go to benchmarks/run.py."""
+    env = environments.development()
+    script = str(ROOT / "benchmarks" / "run.py")
+    session.run(str(env.python), script, *session.posargs, env=env.variables(), external=True)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation, broken links being errors."""
+    env = environments.tools_group("docs")
+    site = str(environments.CACHE / "site")
+    command = (env.program("mkdocs"), "build", "--strict", "--site-dir", site, *session.posargs)
+    # Material prints an advertisement for its successor otherwise.
+    variables = env.variables() | {"NO_MKDOCS_2_WARNING": "1"}
+    session.run(*command, env=variables, external=True)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Every wheel and source archive, into dist/."""
+    env = environments.tools_group("build")
+    folder = environments.emptied(ROOT / "dist")
+    for package in packages().values():
+        environments.build(package, folder)
+    names = [str(file) for file in sorted(folder.iterdir()) if file.suffix in (".whl", ".gz")]
+    session.run(
+        env.program("twine"), "check", "--strict", *names, env=env.variables(), external=True
+    )
+
+
+def _wheels(package: Package) -> Path:
+    """Return the folder with the wheels of `package` and of those below it, built in this run."""
+    for lower in with_lower(package.name):
+        _build_wheel(lower.name)
+    return _wheel_folder()
+
+
+@cache
+def _wheel_folder() -> Path:
+    return environments.emptied(environments.CACHE / "wheels")
+
+
+@cache
+def _build_wheel(name: str) -> None:
+    environments.build(packages()[name], _wheel_folder(), "--wheel")
+
+
+def _pytest(
+    session: nox.Session, env: environments.Environment, options: list[str], folders: list[Path]
+) -> None:
+    # In a folder of its own, so that no source tree is importable by accident.
+    with tempfile.TemporaryDirectory(prefix="ascend-tests-") as elsewhere, session.chdir(elsewhere):
+        session.run(
+            str(env.python),
+            *PYTEST,
+            *options,
+            f"--junitxml={REPORTS / session.name}.xml",
+            *[str(folder) for folder in folders],
+            *session.posargs,
+            env=env.variables(),
+            external=True,
+        )

@@ -1,0 +1,254 @@
+"""The caches of DeepSeek-V4 as data: what a row holds, how rows are paged, on which device.
+
+vLLM's specs, the tensors' shapes and any memory estimate come from this one table. A compressed
+layer with ratio ``r`` stores one row for every ``r`` tokens; compressor states store one row per
+token, but only for the window that an open entry may still need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+
+from ascend_ops_core.errors import InvalidInputError
+
+SUPPORTED_RATIOS = (0, 4, 128)
+"""Compress ratios that DeepSeek-V4 defines: sliding window only, c4, c128."""
+
+
+class CacheRole(StrEnum):
+    """What a row of a cache is."""
+
+    SLIDING_WINDOW = "swa_cache"
+    COMPRESSED = "compressed_cache"
+    INDEX_KEY = "index_cache"
+    COMPRESSOR_STATE = "state_cache"
+    INDEX_STATE = "index_state_cache"
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """Tokens per block of each kind of cache.
+
+    Attributes:
+        compressed: blocks of compressed entries and indexer keys.
+        sliding_window: blocks of raw key-value rows.
+        state_c4: blocks of c4 compressor states.
+        state_c128: blocks of c128 compressor states.
+        source: where the figures come from.
+    """
+
+    compressed: int
+    sliding_window: int
+    state_c4: int
+    state_c128: int
+    source: str
+
+
+@dataclass(frozen=True)
+class DeviceCaches:
+    """Paging and dtypes of one device family.
+
+    Attributes:
+        block_sizes: by the size of a compressed block that the user may ask for; the first
+            entry is the default.
+        kv_dtype: dtype of key-value rows, or None for the model's own.
+        index_dtype: dtype of indexer keys, or None for the model's own.
+        index_scale_dtype: dtype of one scale per indexer key, or None for unscaled keys.
+        run_here: whether the project runs this family's layout (the others are not run on
+            hardware).
+    """
+
+    block_sizes: dict[int, BlockSizes]
+    kv_dtype: torch.dtype | None
+    index_dtype: torch.dtype | None
+    index_scale_dtype: torch.dtype | None
+    run_here: bool
+
+
+_UPSTREAM = "vLLM 0.27.1, vllm/models/deepseek_v4"
+_ASCEND = "vllm-ascend main 2026-08, models/layer/attention/layer.py"
+
+DEVICE_CACHES: dict[str, DeviceCaches] = {
+    "cpu": DeviceCaches({256: BlockSizes(256, 64, 4, 8, _UPSTREAM)}, None, None, None, True),
+    "A2": DeviceCaches(
+        {
+            128: BlockSizes(128, 128, 8, 32, _ASCEND),
+            64: BlockSizes(64, 64, 4, 16, _ASCEND),
+            32: BlockSizes(32, 32, 2, 8, _ASCEND),
+        },
+        torch.bfloat16,
+        torch.int8,
+        torch.float16,
+        False,
+    ),
+    "A5": DeviceCaches(
+        {
+            128: BlockSizes(128, 128, 8, 16, _ASCEND),
+            64: BlockSizes(64, 64, 4, 8, _ASCEND),
+            32: BlockSizes(32, 32, 2, 4, _ASCEND),
+        },
+        torch.float8_e4m3fn,
+        torch.float8_e4m3fn,
+        torch.float32,
+        False,
+    ),
+}
+DEVICE_CACHES["A3"] = DEVICE_CACHES["A2"]
+
+
+@dataclass(frozen=True)
+class CacheKind:
+    """One paged cache of one layer.
+
+    Attributes:
+        role: what a row is.
+        ratio: tokens per row; 1 where every token has a row.
+        compress_ratio: ratio of the layer that the cache serves (0, 4 or 128).
+        block_tokens: tokens per block.
+        width: values per row.
+        dtype: dtype of a row.
+        window: tokens that must stay cached behind the current one, or None for all.
+    """
+
+    role: CacheRole
+    ratio: int
+    compress_ratio: int
+    block_tokens: int
+    width: int
+    dtype: torch.dtype
+    window: int | None
+
+    @property
+    def rows_per_block(self) -> int:
+        """Rows that one block holds."""
+        return self.block_tokens // self.ratio
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block."""
+        return self.rows_per_block * self.width * self.dtype.itemsize
+
+
+def overlap_of(ratio: int) -> int:
+    """Windows that one compressed entry reads: c4 entries overlap, c128 entries do not."""
+    return 2 if ratio == 4 else 1
+
+
+def layer_caches(
+    compress_ratio: int,
+    *,
+    head_dim: int,
+    index_head_dim: int,
+    sliding_window: int,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    block_tokens: int | None = None,
+) -> dict[CacheRole, CacheKind]:
+    """Caches of a DeepSeek-V4 layer.
+
+    Args:
+        compress_ratio: 0 (sliding window only), 4 or 128.
+        head_dim: width of the shared key-value head.
+        index_head_dim: width of an indexer key; used by ratio 4.
+        sliding_window: tokens of raw context.
+        dtype: the model's dtype, used where the device family does not fix one.
+        device: a key of :data:`DEVICE_CACHES`.
+        block_tokens: tokens per compressed block, or None for the device's default.
+
+    Returns:
+        Kinds by role, in the order in which vLLM should see them.
+
+    Raises:
+        InvalidInputError: an unknown ratio, device or block size.
+    """
+    check_ratio(compress_ratio)
+    family = _family(device)
+    sizes = _sizes(family, device, block_tokens)
+    kv_dtype = family.kv_dtype or dtype
+    caches = {
+        CacheRole.SLIDING_WINDOW: CacheKind(
+            CacheRole.SLIDING_WINDOW,
+            1,
+            compress_ratio,
+            sizes.sliding_window,
+            head_dim,
+            kv_dtype,
+            sliding_window,
+        )
+    }
+    if compress_ratio == 0:
+        return caches
+    state_block = sizes.state_c4 if compress_ratio == 4 else sizes.state_c128
+    widths = {CacheRole.COMPRESSED: head_dim}
+    if compress_ratio == 4:
+        widths[CacheRole.INDEX_KEY] = index_head_dim
+    overlap = overlap_of(compress_ratio)
+    for role, width in widths.items():
+        is_key = role is CacheRole.INDEX_KEY
+        caches[role] = CacheKind(
+            role,
+            compress_ratio,
+            compress_ratio,
+            sizes.compressed,
+            width,
+            (family.index_dtype or dtype) if is_key else kv_dtype,
+            None,
+        )
+        state = CacheRole.INDEX_STATE if is_key else CacheRole.COMPRESSOR_STATE
+        caches[state] = CacheKind(
+            state,
+            1,
+            compress_ratio,
+            state_block,
+            2 * overlap * width,
+            torch.float32,
+            overlap * compress_ratio,
+        )
+    return caches
+
+
+def default_block_tokens(device: str) -> int:
+    """Tokens per compressed block that a device family uses unless told otherwise."""
+    return next(iter(_family(device).block_sizes))
+
+
+def check_ratio(compress_ratio: int) -> None:
+    """Refuse a compress ratio that DeepSeek-V4 does not define."""
+    if compress_ratio not in SUPPORTED_RATIOS:
+        raise InvalidInputError(
+            f"compress ratio {compress_ratio}",
+            f"DeepSeek-V4 defines {', '.join(map(str, SUPPORTED_RATIOS))}",
+            "Correct compress_ratios in the model's config.json.",
+        )
+
+
+def describe(device: str) -> Iterator[tuple[int, BlockSizes]]:
+    """Every block-size row of a device family, for documentation and tools."""
+    yield from _family(device).block_sizes.items()
+
+
+def _family(device: str) -> DeviceCaches:
+    if device not in DEVICE_CACHES:
+        raise InvalidInputError(
+            f"device family {device!r}",
+            f"known are {', '.join(DEVICE_CACHES)}",
+            "Use one of these; Ascend 310P cannot serve sparse-attention models.",
+        )
+    return DEVICE_CACHES[device]
+
+
+def _sizes(family: DeviceCaches, device: str, block_tokens: int | None) -> BlockSizes:
+    if block_tokens is None:
+        block_tokens = next(iter(family.block_sizes))
+    if block_tokens not in family.block_sizes:
+        raise InvalidInputError(
+            f"block_size={block_tokens}",
+            f"device {device} serves compressed caches with "
+            f"{', '.join(map(str, family.block_sizes))} tokens a block",
+            "Leave block_size unset or use one of these.",
+        )
+    return family.block_sizes[block_tokens]

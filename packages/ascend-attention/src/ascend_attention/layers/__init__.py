@@ -1,0 +1,1 @@
+"""Modules built of this package's operators; none of them imports vllm."""

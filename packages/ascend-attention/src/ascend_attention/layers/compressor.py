@@ -1,0 +1,81 @@
+"""DeepSeek-V4's compressor: projections to state rows, and finishing of closed entries."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ascend_attention.caches import overlap_of
+from ascend_attention.ops.compressor import compress_windows
+from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
+from ascend_ops_core.ops.linear import linear
+from ascend_ops_core.ops.rotary import rms_norm_rotary
+
+
+class Compressor(nn.Module):
+    """Turns every ``ratio`` tokens into one key-value entry of width ``D``.
+
+    Args:
+        hidden_size: ``H``.
+        head_dim: ``D``.
+        ratio: tokens per entry.
+        norm_eps: epsilon of the entry's RMS norm.
+        rotary: table of the compressed branch; an entry is rotated by its first token's position.
+        dtype: dtype of the projections.
+
+    Attributes:
+        wkv_wgate: ``[2 * overlap * D, H]``, key-value series and then gate series.
+        ape: ``[ratio, overlap * D]`` float32, bias of the gate by position within the window.
+        norm: ``[D]`` float32.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        head_dim: int,
+        ratio: int,
+        norm_eps: float,
+        rotary: ComplexExpRotaryEmbedding,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.ratio = ratio
+        self.overlap = overlap_of(ratio)
+        self.norm_eps = norm_eps
+        # The table is shared by all layers and is no part of this module's state.
+        self._rotary = [rotary]
+        series = self.overlap * head_dim
+        self.wkv_wgate = nn.Parameter(
+            torch.empty(2 * series, hidden_size, dtype=dtype), requires_grad=False
+        )
+        self.ape = nn.Parameter(torch.empty(ratio, series), requires_grad=False)
+        self.norm = nn.Parameter(torch.empty(head_dim), requires_grad=False)
+
+    def project(self, hidden: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """State rows of some tokens.
+
+        Args:
+            hidden: ``[T, H]``.
+            position: ``[T]`` integer position of every token within its request.
+
+        Returns:
+            ``[T, 2 * overlap * D]`` float32.
+        """
+        rows = linear(hidden, self.wkv_wgate).float()
+        rows[:, self.ape.shape[1] :] += self.ape[position % self.ratio]
+        return rows
+
+    def finish(self, state_rows: torch.Tensor, entry: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Entries from the state rows of their windows.
+
+        Args:
+            state_rows: ``[N, overlap * ratio, 2 * overlap * D]`` float32.
+            entry: ``[N]`` int64, index of every entry within its request.
+            dtype: dtype of the result, the model's.
+
+        Returns:
+            ``[N, D]``, normed and rotated.
+        """
+        pooled = compress_windows(state_rows, entry == 0, self.overlap).to(dtype)
+        cos, sin = self._rotary[0].gather(entry * self.ratio)
+        return rms_norm_rotary(pooled.unsqueeze(1), self.norm, self.norm_eps, cos, sin).squeeze(1)

@@ -1,0 +1,77 @@
+"""DeepSeek-V4's lightning indexer: queries, head weights, and the compressor of its keys."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ascend_attention.layers.compressor import Compressor
+from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
+from ascend_ops_core.ops.linear import linear
+from ascend_ops_core.ops.rotary import apply_rotary
+
+
+class DeepseekV4Indexer(nn.Module):
+    """Scores compressed entries for every query and keeps the best.
+
+    Args:
+        hidden_size: ``H``.
+        q_lora_rank: width of the query latent.
+        num_heads: indexer heads.
+        head_dim: width of an indexer head.
+        top_k: entries that a query keeps.
+        ratio: tokens per entry.
+        norm_eps: epsilon of the keys' RMS norm.
+        rotary: table of the compressed branch.
+        dtype: dtype of the projections.
+
+    Attributes:
+        wq_b: ``[num_heads * head_dim, q_lora_rank]``.
+        weights_proj: ``[num_heads, H]``.
+        compressor: makes the keys.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        q_lora_rank: int,
+        num_heads: int,
+        head_dim: int,
+        top_k: int,
+        ratio: int,
+        norm_eps: float,
+        rotary: ComplexExpRotaryEmbedding,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.top_k = top_k
+        self.ratio = ratio
+        self.wq_b = nn.Parameter(
+            torch.empty(num_heads * head_dim, q_lora_rank, dtype=dtype), requires_grad=False
+        )
+        self.weights_proj = nn.Parameter(
+            torch.empty(num_heads, hidden_size, dtype=dtype), requires_grad=False
+        )
+        self.compressor = Compressor(hidden_size, head_dim, ratio, norm_eps, rotary, dtype)
+
+    def query(
+        self,
+        hidden: torch.Tensor,
+        q_latent: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rotated queries ``[T, num_heads, head_dim]`` and head weights ``[T, num_heads]``.
+
+        Args:
+            hidden: ``[T, H]``.
+            q_latent: ``[T, q_lora_rank]``, normed.
+            cos: ``[T, R / 2]`` of the compressed branch.
+            sin: the same shape.
+        """
+        q = linear(q_latent, self.wq_b).view(-1, self.num_heads, self.head_dim)
+        q = apply_rotary(q, cos, sin, at_end=True)
+        weights = linear(hidden, self.weights_proj).float()
+        return q, weights * (self.num_heads * self.head_dim) ** -0.5

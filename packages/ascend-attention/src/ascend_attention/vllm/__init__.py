@@ -1,0 +1,1 @@
+"""Adaptors to vLLM: cache layers, attention backends and metadata builders."""

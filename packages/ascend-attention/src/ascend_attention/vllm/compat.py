@@ -1,0 +1,70 @@
+"""Everything that depends on how vLLM 0.27.1 spells cache specs and attention backends.
+
+vLLM changes most here (0.32 renames and removes several of these names), so a port touches this
+module alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from vllm.v1.attention.backend import AttentionBackend, MultipleOf
+from vllm.v1.kv_cache_interface import KVCacheSpec, MLAAttentionSpec, SlidingWindowMLASpec
+
+from ascend_attention.caches import CacheKind, CacheRole
+
+# Upstream groups caches as DeepSeek-V4 needs it when the specs carry this name.
+_MODEL_VERSION = "deepseek_v4"
+
+
+def cache_spec(kind: CacheKind) -> KVCacheSpec:
+    """vLLM's spec of one cache."""
+    if kind.window is not None:
+        return SlidingWindowMLASpec(
+            block_size=kind.block_tokens,
+            num_kv_heads=1,
+            head_size=kind.width,
+            dtype=kind.dtype,
+            sliding_window=kind.window,
+            model_version=_MODEL_VERSION if kind.role is CacheRole.SLIDING_WINDOW else None,
+        )
+    return MLAAttentionSpec(
+        block_size=kind.block_tokens,
+        num_kv_heads=1,
+        head_size=kind.width,
+        dtype=kind.dtype,
+        compress_ratio=kind.ratio,
+        model_version=_MODEL_VERSION if kind.role is CacheRole.COMPRESSED else None,
+    )
+
+
+class PagedRowsBackend(AttentionBackend):
+    """What vLLM must know to allocate caches of ``[blocks, rows, width]``."""
+
+    supported_dtypes = [torch.float32, torch.bfloat16, torch.float16]
+
+    @staticmethod
+    def get_impl_cls() -> type:
+        raise RuntimeError("paged row caches are read by their layer, not by an attention impl")
+
+    @staticmethod
+    def get_supported_kernel_block_sizes() -> list[int | MultipleOf]:
+        # Caches of several groups overlay one slab; splitting a block would misplace its rows.
+        return [MultipleOf(1)]
+
+    @staticmethod
+    def get_kv_cache_shape(
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_size: int,
+        cache_dtype_str: str = "auto",
+    ) -> tuple[int, ...]:
+        return (num_blocks, block_size, num_kv_heads * head_size)
+
+    @staticmethod
+    def get_kv_cache_stride_order(include_num_layers_dimension: bool = False) -> tuple[int, ...]:
+        return (1, 0, 2, 3) if include_num_layers_dimension else (0, 1, 2)
+
+    @classmethod
+    def is_mla(cls) -> bool:
+        return True

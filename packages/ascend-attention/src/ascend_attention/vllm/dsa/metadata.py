@@ -1,0 +1,113 @@
+"""Per-step, per-cache metadata: every index that the layers need, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from vllm.v1.attention.backend import AttentionMetadata
+
+from ascend_attention.caches import CacheKind, CacheRole, overlap_of
+from ascend_attention.ops.paged_rows import RowIndex, locate_rows
+from ascend_attention.step import ClosedEntries, StepLayout
+
+
+@dataclass
+class AscendDSAMetadata(AttentionMetadata):
+    """What the layers of one cache kind do with it in a step.
+
+    Attributes:
+        layout: the ragged batch.
+        block_table: ``[R, nb]`` blocks of every request in this cache's group.
+        token_rows: tokens whose row is written, or None for all of them in order; padding slots
+            are dropped here.
+        write: where the rows go: a row per token, or per closed entry in a compressed cache.
+        closed: entries that this step completes (compressed caches and states).
+        read: rows that attention or the compressor reads: ``[T, window]`` of a sliding window,
+            ``[N, overlap * ratio]`` of a state cache.
+        read_valid: mask of ``read``, or None when all of it is valid.
+        visible: ``[T, E]`` index and mask of a c128 cache, whose entries are all attended to.
+    """
+
+    layout: StepLayout
+    block_table: torch.Tensor
+    token_rows: torch.Tensor | None = None
+    write: RowIndex | None = None
+    closed: ClosedEntries | None = None
+    read: RowIndex | None = None
+    read_valid: torch.Tensor | None = None
+    visible: tuple[RowIndex, torch.Tensor | None] | None = None
+
+
+def build_metadata(
+    kind: CacheKind,
+    layout: StepLayout,
+    block_table: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> AscendDSAMetadata:
+    """Metadata of one cache for one step.
+
+    Args:
+        kind: the cache.
+        layout: the ragged batch.
+        block_table: ``[R, nb]`` integer.
+        slot_mapping: ``[T]`` integer, ``block * block_tokens + offset`` of every token in this
+            group; -1 for tokens that must not be written. Compressed caches ignore it, since
+            their rows are entries rather than tokens.
+    """
+    meta = AscendDSAMetadata(layout, block_table)
+    if kind.role in (CacheRole.COMPRESSED, CacheRole.INDEX_KEY):
+        _entry_cache(meta, kind)
+    else:
+        _token_cache(meta, kind, slot_mapping)
+    return meta
+
+
+def _entry_cache(meta: AscendDSAMetadata, kind: CacheKind) -> None:
+    layout = meta.layout
+    meta.closed = ClosedEntries.of(layout, kind.ratio)
+    meta.write = locate_rows(
+        meta.block_table, meta.closed.request, meta.closed.entry, kind.rows_per_block
+    )
+    if kind.role is CacheRole.COMPRESSED and kind.compress_ratio == 128:
+        visible = layout.visible_entries(kind.ratio)
+        longest = int(visible.max()) if visible.numel() else 0
+        entry = torch.arange(longest).expand(visible.shape[0], longest)
+        seen = entry < visible.unsqueeze(-1)
+        index = locate_rows(
+            meta.block_table, layout.request.unsqueeze(-1), entry, kind.rows_per_block
+        )
+        meta.visible = index, None if bool(seen.all()) else seen
+
+
+def _token_cache(meta: AscendDSAMetadata, kind: CacheKind, slot_mapping: torch.Tensor) -> None:
+    layout = meta.layout
+    slots = slot_mapping[: layout.num_tokens].long()
+    if bool((slots < 0).any()):
+        meta.token_rows = (slots >= 0).nonzero().squeeze(-1)
+        slots = slots[meta.token_rows]
+    block = torch.div(slots, kind.block_tokens, rounding_mode="floor")
+    meta.write = RowIndex(block, slots - block * kind.block_tokens)
+    if kind.role is CacheRole.SLIDING_WINDOW:
+        assert kind.window is not None
+        back = torch.arange(kind.window - 1, -1, -1)
+        position = layout.position.unsqueeze(-1) - back
+        meta.read, meta.read_valid = _rows_of(meta, kind, layout.request, position)
+        return
+    ratio = kind.compress_ratio
+    meta.closed = ClosedEntries.of(layout, ratio)
+    width = overlap_of(ratio) * ratio
+    last = (meta.closed.entry + 1) * ratio
+    position = last.unsqueeze(-1) - torch.arange(width, 0, -1)
+    # Rows before the first token belong to no window; the compressor ignores them by entry.
+    meta.read, _ = _rows_of(meta, kind, meta.closed.request, position)
+
+
+def _rows_of(
+    meta: AscendDSAMetadata, kind: CacheKind, request: torch.Tensor, position: torch.Tensor
+) -> tuple[RowIndex, torch.Tensor | None]:
+    exists = position >= 0
+    index = locate_rows(
+        meta.block_table, request.unsqueeze(-1), position.clamp(min=0), kind.rows_per_block
+    )
+    return index, None if bool(exists.all()) else exists

@@ -1,0 +1,58 @@
+"""The experts' feed-forward networks on routed tokens."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_fused_moe.ops.experts import reference
+from ascend_ops_core.cpu_kernels import CpuKernels
+from ascend_ops_core.errors import InvalidInputError
+
+_cpu = CpuKernels("ascend_fused_moe.ops.experts.cpu")
+
+__all__ = ["fused_experts"]
+
+
+def fused_experts(
+    x: torch.Tensor,
+    w13: torch.Tensor,
+    w2: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    swiglu_limit: float | None = None,
+) -> torch.Tensor:
+    """``sum_j weights[t, j] * w2[e] @ swiglu(w13[e] @ x[t])`` with ``e = ids[t, j]``.
+
+    Args:
+        x: ``[T, H]``; ``T`` may be 0.
+        w13: ``[E, 2 * I, H]``, gate rows before up rows.
+        w2: ``[E, H, I]``.
+        weights: ``[T, k]`` float32.
+        ids: ``[T, k]`` integer, each in ``[0, E)``.
+        swiglu_limit: see :func:`ascend_ops_core.ops.activation.silu_and_mul_with_clamp`.
+
+    Returns:
+        ``[T, H]`` in ``x.dtype``, accumulated in float32.
+
+    Raises:
+        InvalidInputError: shapes that do not belong together, named with both sides.
+    """
+    experts, two_i, hidden = w13.shape
+    if w2.shape != (experts, hidden, two_i // 2) or x.shape[-1] != hidden:
+        raise InvalidInputError(
+            f"x {tuple(x.shape)}, w13 {tuple(w13.shape)}, w2 {tuple(w2.shape)}",
+            "expected [T, H], [E, 2I, H] and [E, H, I]",
+            "Check the layout of the stacked expert weights.",
+        )
+    if weights.shape != ids.shape or ids.shape[0] != x.shape[0]:
+        raise InvalidInputError(
+            f"weights {tuple(weights.shape)} and ids {tuple(ids.shape)}",
+            f"both need [T, k] with T={x.shape[0]}",
+            "Route exactly the tokens that are passed.",
+        )
+    if x.shape[0] == 0:
+        return torch.empty_like(x)
+    kernels = _cpu.usable(x, w13, w2, weights)
+    if kernels is not None and kernels.supports(x, w13, w2):
+        return kernels.fused_experts(x, w13, w2, weights, ids, swiglu_limit)
+    return reference.fused_experts(x, w13, w2, weights, ids, swiglu_limit)

@@ -1,0 +1,35 @@
+"""Definition of the routed experts: one dense product per expert that was hit."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_ops_core.ops.activation import reference as activation
+from ascend_ops_core.ops.linear import linear
+
+
+def fused_experts(
+    x: torch.Tensor,
+    w13: torch.Tensor,
+    w2: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    swiglu_limit: float | None,
+) -> torch.Tensor:
+    """See :func:`ascend_fused_moe.ops.experts.fused_experts`."""
+    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    top_k = ids.shape[1]
+    order = ids.flatten().argsort(stable=True)
+    counts = torch.bincount(ids.flatten(), minlength=w13.shape[0]).tolist()
+    start = 0
+    for expert, count in enumerate(counts):
+        if not count:
+            continue
+        pairs = order[start : start + count]
+        start += count
+        tokens = pairs // top_k
+        hidden = linear(x[tokens], w13[expert])
+        hidden = activation.silu_and_mul_with_clamp(hidden, swiglu_limit)
+        part = linear(hidden, w2[expert]).float() * weights.flatten()[pairs].unsqueeze(-1)
+        out.index_add_(0, tokens, part)
+    return out.to(x.dtype)

@@ -1,0 +1,1 @@
+"""DeepSeek-V4: config, checkpoint names, and the model on vLLM."""

@@ -1,0 +1,126 @@
+"""DeepSeek-V4's attention block: query and key-value prologue, DSA, grouped output projection.
+
+Shapes: T tokens, H hidden size, h query heads and g output groups on this rank, D head width.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from vllm.distributed import tensor_model_parallel_all_reduce
+
+from ascend_attention.layers.compressor import Compressor
+from ascend_attention.layers.indexer import DeepseekV4Indexer
+from ascend_attention.vllm.dsa import DSAAttention, DSAShape
+from ascend_attention.vllm.dsa.impl import DSAInputs
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
+from ascend_ops_core.ops.linear import grouped_linear, linear
+from ascend_ops_core.ops.norm import rms_norm
+from ascend_ops_core.ops.rotary import apply_rotary, rms_norm_rotary
+
+
+class RotaryTables(NamedTuple):
+    """Tables shared by all layers: plain for sliding-window layers, scaled for the others."""
+
+    main: ComplexExpRotaryEmbedding
+    compress: ComplexExpRotaryEmbedding
+
+
+class StepRotation(NamedTuple):
+    """This step's rows of both tables, each a pair of ``[T, R / 2]`` float32."""
+
+    main: tuple[torch.Tensor, torch.Tensor]
+    compress: tuple[torch.Tensor, torch.Tensor]
+
+
+def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
+    """An empty parameter that the checkpoint fills."""
+    return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)
+
+
+class DeepseekV4Attention(nn.Module):
+    """Attention of one layer.
+
+    Args:
+        spec: the model's config.
+        shard: this rank's part.
+        layer: number of the layer, MTP layers after the main ones.
+        tables: rotary tables.
+        dtype: dtype of the projections.
+        prefix: name of the layer, with its number.
+        tensor_parallel: sum the output over the tensor-parallel group.
+    """
+
+    def __init__(
+        self,
+        spec: DeepseekV4Spec,
+        shard: Shard,
+        layer: int,
+        tables: RotaryTables,
+        dtype: torch.dtype,
+        prefix: str,
+        tensor_parallel: bool,
+    ) -> None:
+        super().__init__()
+        hidden, width, lora = spec.hidden_size, spec.head_dim, spec.q_lora_rank
+        ratio = spec.compress_ratio(layer)
+        self.head_dim = width
+        self.q_lora_rank = lora
+        self.norm_eps = spec.rms_norm_eps
+        self.compressed = ratio > 0
+        self.num_groups = shard.num_groups
+        self.tensor_parallel = tensor_parallel
+
+        self.wqa_wkv = parameter(lora + width, hidden, dtype=dtype)
+        self.q_norm = parameter(lora)
+        self.kv_norm = parameter(width)
+        self.wq_b = parameter(shard.num_heads * width, lora, dtype=dtype)
+        group_in = shard.num_heads // shard.num_groups * width
+        self.wo_a = parameter(shard.num_groups, spec.o_lora_rank, group_in, dtype=dtype)
+        self.wo_b = parameter(hidden, shard.num_groups * spec.o_lora_rank, dtype=dtype)
+        self.attn_sink = parameter(shard.num_heads)
+
+        self.compressor = None
+        self.indexer = None
+        if ratio:
+            self.compressor = Compressor(
+                hidden, width, ratio, spec.rms_norm_eps, tables.compress, dtype
+            )
+        if ratio == 4:
+            self.indexer = DeepseekV4Indexer(
+                hidden,
+                lora,
+                spec.index_n_heads,
+                spec.index_head_dim,
+                spec.index_topk,
+                ratio,
+                spec.rms_norm_eps,
+                tables.compress,
+                dtype,
+            )
+        shape = DSAShape(
+            ratio, shard.num_heads, width, spec.sliding_window, spec.index_head_dim
+        )
+        self.dsa = DSAAttention(
+            shape, self.attn_sink, self.compressor, self.indexer, dtype, prefix
+        )
+
+    def forward(self, hidden: torch.Tensor, rotation: StepRotation) -> torch.Tensor:
+        """``[T, H]`` from the layer's normed input ``[T, H]``."""
+        tokens = hidden.shape[0]
+        cos, sin = rotation.compress if self.compressed else rotation.main
+        latent, kv = linear(hidden, self.wqa_wkv).split([self.q_lora_rank, self.head_dim], dim=-1)
+        latent = rms_norm(latent.contiguous(), self.q_norm, self.norm_eps)
+        query = linear(latent, self.wq_b).view(tokens, -1, self.head_dim)
+        query = rms_norm_rotary(query, None, self.norm_eps, cos, sin)
+        kv = rms_norm_rotary(kv.contiguous().unsqueeze(1), self.kv_norm, self.norm_eps, cos, sin)
+        out = self.dsa(DSAInputs(hidden, latent, query, kv.squeeze(1), cos, sin))
+        # Rows are key and value at once, so the output still carries the keys' rotation.
+        out = apply_rotary(out, cos, sin, at_end=True, inverse=True)
+        out = grouped_linear(out.view(tokens, self.num_groups, -1), self.wo_a)
+        out = linear(out.reshape(tokens, -1), self.wo_b)
+        return tensor_model_parallel_all_reduce(out) if self.tensor_parallel else out

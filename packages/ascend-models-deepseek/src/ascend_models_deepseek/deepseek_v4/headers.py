@@ -1,0 +1,51 @@
+"""Checks a local checkpoint by its headers, before the first tensor is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from ascend_models_deepseek.deepseek_v4.weights import WeightTable, raise_for
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+}
+
+
+def read_headers(directory: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and dtype of every tensor in a directory's safetensors files, without their data."""
+    found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+    for file in sorted(directory.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - a handle, not a mapping
+                part = tensors.get_slice(name)
+                found[name] = tuple(part.get_shape()), _DTYPES[part.get_dtype()]
+    return found
+
+
+def check_headers(table: WeightTable, source: str) -> None:
+    """Refuse a checkpoint that does not fit.
+
+    A source that is no local directory with safetensors files is left to the check that loading
+    itself makes.
+
+    Raises:
+        CheckpointError: lists every problem.
+    """
+    directory = Path(source)
+    if directory.is_dir() and (found := read_headers(directory)):
+        raise_for(table.problems(found))

@@ -1,0 +1,65 @@
+"""The config class that vLLM loads ``model_type: deepseek_v4`` with.
+
+vLLM recognises DeepSeek-V4 by ``compress_ratios``, and transformers' spelling of the layer
+schedule fails vLLM's own validation; so transformers' keys are rewritten to the original ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from ascend_models_deepseek.deepseek_v4.config import _RATIO_OF_LAYER_TYPE
+
+
+class AscendDeepseekV4Config(PretrainedConfig):
+    """DeepSeek-V4 with original keys, whatever keys the file had."""
+
+    model_type = "deepseek_v4"
+
+    def __init__(
+        self,
+        max_position_embeddings: int = 1048576,
+        rope_theta: float = 10000.0,
+        compress_rope_theta: float = 160000.0,
+        **kwargs: Any,
+    ) -> None:
+        _rewrite_schedule(kwargs)
+        main, compress = _split_rope(kwargs)
+        self.max_position_embeddings = max_position_embeddings
+        self.rope_theta = main.get("rope_theta", rope_theta)
+        self.compress_rope_theta = compress.get("rope_theta", compress_rope_theta)
+        self.rope_scaling = kwargs.pop("rope_scaling", None) or _scaling_of(compress)
+        super().__init__(**kwargs)
+
+
+def _rewrite_schedule(kwargs: dict[str, Any]) -> None:
+    types = kwargs.pop("layer_types", None)
+    mlp_types = kwargs.pop("mlp_layer_types", None)
+    rates = kwargs.get("compress_rates") or {}
+    if kwargs.get("compress_ratios") is None and types is not None:
+        kwargs["compress_ratios"] = [
+            rates.get(t, _RATIO_OF_LAYER_TYPE.get(t, t)) if t != "sliding_attention" else 0
+            for t in types
+        ]
+    if kwargs.get("num_hash_layers") is None and mlp_types is not None:
+        kwargs["num_hash_layers"] = sum(t == "hash_moe" for t in mlp_types)
+    factor = kwargs.pop("partial_rotary_factor", None)
+    if kwargs.get("qk_rope_head_dim") is None and factor is not None:
+        kwargs["qk_rope_head_dim"] = int(kwargs["head_dim"] * factor)
+
+
+def _split_rope(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    parameters = kwargs.pop("rope_parameters", None) or {}
+    if isinstance(parameters.get("main"), dict):
+        return parameters["main"], parameters.get("compress") or {}
+    return {}, parameters
+
+
+def _scaling_of(compress: dict[str, Any]) -> dict[str, Any] | None:
+    if compress.get("rope_type", compress.get("type", "default")) == "default":
+        return None
+    keep = ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "type")
+    scaling = {k: v for k, v in compress.items() if k in keep}
+    return {"type": compress.get("rope_type", "yarn"), **scaling}

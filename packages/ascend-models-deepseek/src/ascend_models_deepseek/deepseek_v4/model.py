@@ -1,0 +1,144 @@
+"""DeepSeek-V4 on vLLM: the decoder stack and the class that vLLM loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from vllm.config import VllmConfig
+from vllm.distributed import (
+    get_tensor_model_parallel_rank,
+    get_tensor_model_parallel_world_size,
+)
+from vllm.model_executor.layers.logits_processor import LogitsProcessor
+from vllm.sequence import IntermediateTensors
+
+from ascend_models_deepseek.deepseek_v4.attention import RotaryTables, StepRotation, parameter
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.decoder_layer import DeepseekV2DecoderLayer
+from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding, vocabulary_range
+from ascend_models_deepseek.deepseek_v4.headers import check_headers
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.validation import check_engine_config
+from ascend_models_deepseek.deepseek_v4.weights import main_table
+from ascend_ops_core.cpu_kernels import follow_torch_threads
+from ascend_ops_core.layers.hyper_connection import HyperHead
+from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
+from ascend_ops_core.ops.norm import rms_norm
+
+
+def rotary_tables(spec: DeepseekV4Spec, max_position: int) -> RotaryTables:
+    """Both tables, for ``max_position`` tokens."""
+    return RotaryTables(
+        ComplexExpRotaryEmbedding(spec.rope_head_dim, spec.rope_theta, max_position),
+        ComplexExpRotaryEmbedding(
+            spec.rope_head_dim, spec.compress_rope_theta, max_position, spec.yarn
+        ),
+    )
+
+
+def step_rotation(tables: RotaryTables, positions: torch.Tensor) -> StepRotation:
+    """Rows of both tables, gathered once for all layers."""
+    return StepRotation(tables.main.gather(positions), tables.compress.gather(positions))
+
+
+class DeepseekV4Model(nn.Module):
+    """Embedding, layers on residual streams, and the final collapse.
+
+    Args:
+        spec: the model's config.
+        vllm_config: the engine's config.
+        prefix: prefix of the layers' names.
+    """
+
+    def __init__(self, spec: DeepseekV4Spec, vllm_config: VllmConfig, prefix: str) -> None:
+        super().__init__()
+        dtype = vllm_config.model_config.dtype
+        size = get_tensor_model_parallel_world_size()
+        self.spec = spec
+        self.embed_tokens = vocab_embedding(spec, dtype)
+        self.shard = Shard.of(
+            spec, size, get_tensor_model_parallel_rank(), vocabulary_range(self.embed_tokens)
+        )
+        self._tables = rotary_tables(spec, vllm_config.model_config.max_model_len)
+        self.layers = nn.ModuleList(
+            DeepseekV2DecoderLayer(
+                spec, self.shard, i, self._tables, dtype, f"{prefix}.layers.{i}", size > 1
+            )
+            for i in range(spec.num_hidden_layers)
+        )
+        self.hc_head = HyperHead(
+            spec.hc_mult, spec.hidden_size, spec.hc_eps, spec.rms_norm_eps
+        )
+        self.norm = parameter(spec.hidden_size)
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Final hidden states ``[T, H]`` and the streams ``[T, n, H]`` in front of the head."""
+        follow_torch_threads()
+        embedded = self.embed_tokens(input_ids)
+        streams = embedded.unsqueeze(1).repeat(1, self.spec.hc_mult, 1)
+        rotation = step_rotation(self._tables, positions)
+        for layer in self.layers:
+            streams = layer(streams, input_ids, rotation)
+        hidden = rms_norm(self.hc_head(streams), self.norm, self.spec.rms_norm_eps)
+        return hidden, streams
+
+
+class AscendDeepseekV4ForCausalLM(nn.Module):
+    """DeepSeek-V4 as vLLM's ``DeepseekV4ForCausalLM``.
+
+    Raises:
+        InvalidInputError: a config or an engine setting that the model cannot serve, before any
+            weight is allocated.
+        CheckpointError: from :meth:`load_weights`, listing every problem.
+    """
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__()
+        config = vllm_config.model_config.hf_config
+        spec = DeepseekV4Spec.from_config(config)
+        check_engine_config(spec, vllm_config)
+        self.config = config
+        self._source = vllm_config.model_config.model
+        dtype = vllm_config.model_config.dtype
+        self.model = DeepseekV4Model(spec, vllm_config, "model")
+        self.lm_head = lm_head(spec, dtype)
+        self.logits_processor = LogitsProcessor(spec.vocab_size)
+        self._mtp_hidden: torch.Tensor | None = None
+        self._keep_mtp_hidden = vllm_config.speculative_config is not None
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """``[T, H]`` embeddings."""
+        return self.model.embed_tokens(input_ids)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        intermediate_tensors: IntermediateTensors | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Final hidden states ``[T, H]``."""
+        hidden, streams = self.model(input_ids, positions)
+        if self._keep_mtp_hidden:
+            self._mtp_hidden = streams.flatten(1)
+        return hidden
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
+        """Logits ``[T, V]``."""
+        return self.logits_processor(self.lm_head, hidden_states)
+
+    def get_mtp_target_hidden_states(self) -> torch.Tensor | None:
+        """Streams ``[T, n * H]`` of the last forward, which the MTP draft continues."""
+        return self._mtp_hidden
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Fill all parameters from tensors in the original naming."""
+        table = main_table(self.model.spec, self.model.shard)
+        check_headers(table, self._source)
+        return table.load(self, weights)

@@ -1,0 +1,112 @@
+"""DeepSeek-V4's mixture of experts: hash or score routing, routed and shared experts."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from vllm.distributed import tensor_model_parallel_all_reduce
+
+from ascend_fused_moe.layers.experts import RoutedExperts
+from ascend_fused_moe.ops.routing import hash_routing, topk_routing
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_ops_core.ops.activation import silu_and_mul_with_clamp
+from ascend_ops_core.ops.linear import linear
+
+
+class DeepseekV2MLP(nn.Module):
+    """A gated feed-forward network; DeepSeek-V4 uses it for its shared experts.
+
+    Args:
+        hidden_size: ``H``.
+        intermediate_size: ``I`` of this rank.
+        swiglu_limit: bound of the activation; 0 switches it off.
+        dtype: dtype of the weights.
+    """
+
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, swiglu_limit: float, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.swiglu_limit = swiglu_limit
+        self.w13 = nn.Parameter(
+            torch.empty(2 * intermediate_size, hidden_size, dtype=dtype), requires_grad=False
+        )
+        self.w2 = nn.Parameter(
+            torch.empty(hidden_size, intermediate_size, dtype=dtype), requires_grad=False
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, H]`` from ``[T, H]``; a partial sum under tensor parallelism."""
+        return linear(silu_and_mul_with_clamp(linear(x, self.w13), self.swiglu_limit), self.w2)
+
+
+class DeepseekV4MoE(nn.Module):
+    """Routed experts plus shared experts, reduced once.
+
+    Args:
+        spec: the model's config.
+        shard: this rank's part.
+        layer: number of the layer; the first ``num_hash_layers`` route by token id.
+        dtype: dtype of the weights.
+        tensor_parallel: sum the output over the tensor-parallel group.
+    """
+
+    def __init__(
+        self,
+        spec: DeepseekV4Spec,
+        shard: Shard,
+        layer: int,
+        dtype: torch.dtype,
+        tensor_parallel: bool,
+    ) -> None:
+        super().__init__()
+        hidden, experts = spec.hidden_size, spec.n_routed_experts
+        self.top_k = spec.num_experts_per_tok
+        self.scoring = spec.scoring_func
+        self.renormalize = spec.norm_topk_prob
+        self.scale = spec.routed_scaling_factor
+        self.is_hash = spec.is_hash_layer(layer)
+        self.tensor_parallel = tensor_parallel
+        self.gate = nn.Parameter(torch.empty(experts, hidden, dtype=dtype), requires_grad=False)
+        if self.is_hash:
+            table = torch.empty(spec.vocab_size, self.top_k, dtype=torch.int32)
+            self.tid2eid = nn.Parameter(table, requires_grad=False)
+        else:
+            self.gate_bias = nn.Parameter(torch.empty(experts), requires_grad=False)
+        inter = shard.intermediate[1] - shard.intermediate[0]
+        self.experts = RoutedExperts(experts, hidden, inter, dtype, spec.swiglu_limit)
+        self.shared_experts = None
+        if spec.n_shared_experts:
+            shared = shard.shared_intermediate[1] - shard.shared_intermediate[0]
+            self.shared_experts = DeepseekV2MLP(hidden, shared, spec.swiglu_limit, dtype)
+
+    def forward(self, hidden: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+        """``[T, H]`` from ``hidden [T, H]``; ``input_ids [T]`` choose experts in hash layers."""
+        weights, ids = self._route(hidden, input_ids)
+        out = self.experts(hidden, weights, ids)
+        if self.shared_experts is not None:
+            out = out + self.shared_experts(hidden)
+        return tensor_model_parallel_all_reduce(out) if self.tensor_parallel else out
+
+    def _route(
+        self, hidden: torch.Tensor, input_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = linear(hidden, self.gate)
+        if self.is_hash:
+            return hash_routing(
+                logits,
+                input_ids,
+                self.tid2eid,
+                scoring=self.scoring,
+                renormalize=self.renormalize,
+                scale=self.scale,
+            )
+        return topk_routing(
+            logits,
+            self.gate_bias,
+            self.top_k,
+            scoring=self.scoring,
+            renormalize=self.renormalize,
+            scale=self.scale,
+        )

@@ -1,0 +1,48 @@
+"""Refuses engine settings that DeepSeek-V4 cannot serve, before anything is allocated."""
+
+from __future__ import annotations
+
+from vllm.config import CompilationMode, VllmConfig
+
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_ops_core.errors import InvalidInputError
+
+
+def check_engine_config(spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:
+    """Check what the config alone cannot tell.
+
+    Raises:
+        InvalidInputError: the first setting that does not fit, with the remedy.
+    """
+    model = vllm_config.model_config
+    if model.max_model_len > spec.max_position_embeddings:
+        raise InvalidInputError(
+            f"max_model_len={model.max_model_len}",
+            f"the model's rotary table ends at max_position_embeddings="
+            f"{spec.max_position_embeddings}",
+            f"Use at most {spec.max_position_embeddings}.",
+        )
+    if vllm_config.quant_config is not None:
+        raise InvalidInputError(
+            f"quantization {vllm_config.quant_config.get_name()!r}",
+            "only unquantized float32, bfloat16 and float16 checkpoints can be loaded yet",
+            "Use an unquantized checkpoint and remove quantization_config from config.json.",
+        )
+    if vllm_config.parallel_config.pipeline_parallel_size > 1:
+        raise InvalidInputError(
+            f"pipeline_parallel_size={vllm_config.parallel_config.pipeline_parallel_size}",
+            "the layers of this model cannot be split over pipeline stages yet",
+            "Use tensor_parallel_size instead.",
+        )
+    if vllm_config.compilation_config.mode != CompilationMode.NONE:
+        raise InvalidInputError(
+            f"compilation mode {vllm_config.compilation_config.mode}",
+            "this model is not compiled: its operators are opaque to torch.compile",
+            "Pass enforce_eager=True (--enforce-eager), or leave the compilation mode unset.",
+        )
+    if vllm_config.cache_config.cache_dtype not in ("auto", "bfloat16", "float32", "float16"):
+        raise InvalidInputError(
+            f"kv_cache_dtype={vllm_config.cache_config.cache_dtype!r}",
+            "caches keep the model's dtype on this device",
+            "Leave kv_cache_dtype unset.",
+        )

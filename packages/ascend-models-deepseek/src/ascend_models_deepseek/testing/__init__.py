@@ -1,0 +1,31 @@
+"""Tiny checkpoints and the transformers oracle that the tests compare with.
+
+Needs transformers and safetensors (extra `test`); never imports vLLM.
+"""
+
+from ascend_models_deepseek.testing.mtp_oracle import MtpOracle, Speculation
+from ascend_models_deepseek.testing.oracle import Greedy, Oracle, selection_matters
+from ascend_models_deepseek.testing.prompts import random_prompt
+from ascend_models_deepseek.testing.tiny_v4 import SPECS, TinyV4Spec, write_checkpoint
+from ascend_models_deepseek.testing.tolerances import (
+    BFLOAT16_MEAN_RATIO,
+    BFLOAT16_MEAN_SLACK,
+    FLOAT32_LOGITS_ATOL,
+    SELF_CONSISTENCY_ATOL,
+)
+
+__all__ = [
+    "BFLOAT16_MEAN_RATIO",
+    "BFLOAT16_MEAN_SLACK",
+    "FLOAT32_LOGITS_ATOL",
+    "SELF_CONSISTENCY_ATOL",
+    "SPECS",
+    "Greedy",
+    "MtpOracle",
+    "Oracle",
+    "Speculation",
+    "TinyV4Spec",
+    "random_prompt",
+    "selection_matters",
+    "write_checkpoint",
+]

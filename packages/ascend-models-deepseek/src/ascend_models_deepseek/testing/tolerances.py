@@ -1,0 +1,22 @@
+"""The numeric bars that every comparison with the oracle uses, in one place.
+
+The figures are absolute differences of raw logits. The tiny checkpoints have logits with a standard
+deviation of about one, and transformers agrees with itself (cached, uncached, chunked) to 4e-6.
+"""
+
+FLOAT32_LOGITS_ATOL = 1e-4
+"""Largest allowed |logit - oracle logit| for a float32 engine."""
+
+SELF_CONSISTENCY_ATOL = 2e-5
+"""Largest allowed difference between two float32 ways of running the oracle itself."""
+
+BFLOAT16_MEAN_RATIO = 1.5
+"""A bf16 engine's mean |logit - float32 oracle| over that of transformers in bf16, at most.
+
+Both run the same bf16 weights; the float32 oracle runs those weights exactly. A token's expert or
+compressed entry can flip under bf16 rounding, so single logits have no useful bound while the mean
+over a few hundred positions does.
+"""
+
+BFLOAT16_MEAN_SLACK = 5e-3
+"""Added to the bound above, so that a lucky transformers run does not make the bar meaningless."""

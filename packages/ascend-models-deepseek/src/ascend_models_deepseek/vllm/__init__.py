@@ -1,0 +1,28 @@
+"""Plugs this package's models into vLLM."""
+
+from __future__ import annotations
+
+
+def register() -> None:
+    """Register configs and architectures; may be called any number of times.
+
+    Raises:
+        ImportError: vLLM is not installed; the message names the extra that brings it.
+    """
+    try:
+        from vllm.model_executor.models import ModelRegistry
+        from vllm.transformers_utils.config import _CONFIG_REGISTRY
+    except ImportError as error:
+        raise ImportError(
+            "ascend-models-deepseek serves models through vLLM, which is not installed. "
+            "Install it with 'ascend-models-deepseek[cpu]' or 'ascend-models-deepseek[npu]'."
+        ) from error
+
+    from ascend_models_deepseek.deepseek_v4.hf_config import AscendDeepseekV4Config
+
+    _CONFIG_REGISTRY["deepseek_v4"] = AscendDeepseekV4Config
+    module = "ascend_models_deepseek.registry"
+    ModelRegistry.register_model(
+        "DeepseekV4ForCausalLM", f"{module}:AscendDeepseekV4ForCausalLM"
+    )
+    ModelRegistry.register_model("DeepSeekV4MTPModel", f"{module}:DeepSeekV4MTP")

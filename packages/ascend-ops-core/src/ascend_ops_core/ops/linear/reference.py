@@ -1,0 +1,16 @@
+"""Definition of the matrix products."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.linear.linear`."""
+    return F.linear(x, weight)
+
+
+def grouped_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.linear.grouped_linear`."""
+    return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)

@@ -1,0 +1,22 @@
+"""What the still empty package promises: a version, no names, no vLLM."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import ascend_specdec
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert ascend_specdec.__version__ == version("ascend-specdec")
+
+
+def test_nothing_is_exported() -> None:
+    assert [name for name in vars(ascend_specdec) if not name.startswith("_")] == []
+
+
+def test_importing_it_loads_neither_vllm_nor_torch() -> None:
+    code = "import ascend_specdec, sys; print({'torch', 'vllm'} & sys.modules.keys())"
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "set()"

@@ -1,0 +1,250 @@
+"""An in-process vLLM engine and the comparison of what it returns with the transformers oracle."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from ascend_models_deepseek.testing import (
+    FLOAT32_LOGITS_ATOL,
+    SPECS,
+    Oracle,
+    TinyV4Spec,
+    write_checkpoint,
+)
+
+DEFAULTS: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "skip_tokenizer_init": True,
+    "max_model_len": 1024,
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 2048,
+    "kv_cache_memory_bytes": 1 << 26,
+    "enable_prefix_caching": False,
+    "logprobs_mode": "raw_logits",
+    "max_logprobs": -1,
+    "disable_log_stats": False,
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: its prompt, how many tokens to generate, and the engine step it joins at."""
+
+    prompt: list[int]
+    count: int
+    join_at: int = 0
+    prompt_logits: bool = False
+
+
+@dataclass
+class Result:
+    """What an engine returned for one request.
+
+    Attributes:
+        tokens: Generated ids.
+        logits: `[len(tokens), vocab]` raw logits that each was picked from.
+        prompt_logits: `[len(prompt) - 1, vocab]` raw logits of the prompt, when asked for.
+        cached: Prompt tokens taken from the prefix cache.
+        finished_at: Engine step of the last token.
+    """
+
+    tokens: list[int]
+    logits: torch.Tensor
+    prompt_logits: torch.Tensor | None
+    cached: int
+    finished_at: int
+
+
+@dataclass
+class Checkpoints:
+    """Checkpoint folders and their oracles, made on first use and kept for the session."""
+
+    root: Path
+    oracles: dict[str, Oracle] = field(default_factory=dict)
+
+    def folder(self, name: str, dtype: torch.dtype = torch.float32) -> Path:
+        """Return the folder of a named spec in a dtype."""
+        path = self.root / f"{name}-{str(dtype).removeprefix('torch.')}"
+        if not path.exists():
+            write_checkpoint(SPECS[name], path, dtype)
+        return path
+
+    def oracle(self, name: str) -> Oracle:
+        """Return the float32 oracle of a named spec."""
+        if name not in self.oracles:
+            self.oracles[name] = Oracle(self.folder(name))
+        return self.oracles[name]
+
+    @staticmethod
+    def spec(name: str) -> TinyV4Spec:
+        """Return a named spec."""
+        return SPECS[name]
+
+
+class Engine:
+    """A vLLM engine in this process, stepped by the tests.
+
+    Args:
+        folder: Checkpoint folder.
+        settings: Arguments of `vllm.LLM`, over `DEFAULTS`.
+    """
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        from vllm import LLM
+
+        self.llm = LLM(model=str(folder), **{**DEFAULTS, **settings})
+        self.engine = self.llm.llm_engine
+        self.serial = 0
+
+    @property
+    def scheduler(self) -> Any:
+        """The scheduler of the in-process engine core."""
+        return self.engine.engine_core.engine_core.scheduler
+
+    def metric(self, name: str) -> float:
+        """Sum a counter over its labels; metrics live as long as the process, so compare deltas.
+
+        Raises:
+            LookupError: When vLLM reports no metric of that name.
+        """
+        found = [m.value for m in self.llm.get_metrics() if m.name == name]
+        if not found:
+            raise LookupError(f"vLLM reports no metric {name!r}")
+        return sum(found)
+
+    @contextmanager
+    def scheduling_at_most(self, tokens: int) -> Iterator[None]:
+        """Cut every step to `tokens` tokens, as `max_num_batched_tokens=tokens` would.
+
+        Set on the running scheduler, since an engine start for each chunk size takes minutes.
+        """
+        saved = self.scheduler.max_num_scheduled_tokens
+        self.scheduler.max_num_scheduled_tokens = tokens
+        try:
+            yield
+        finally:
+            self.scheduler.max_num_scheduled_tokens = saved
+
+    def run(self, requests: Sequence[Request]) -> list[Result]:
+        """Generate greedily for all requests, each joining at its own step."""
+        return list(self._run(requests).values())
+
+    def generate(self, prompt: list[int], count: int) -> Result:
+        """Generate greedily for one prompt."""
+        return self.run([Request(prompt, count)])[0]
+
+    def _run(self, requests: Sequence[Request]) -> dict[str, Result]:
+        self.serial += 1
+        waiting = {f"{self.serial}-{i}": request for i, request in enumerate(requests)}
+        results: dict[str, Result | None] = dict.fromkeys(waiting)
+        step = 0
+        while waiting or self.engine.has_unfinished_requests():
+            for name in [n for n, request in waiting.items() if request.join_at <= step]:
+                self._add(name, waiting.pop(name))
+            step += 1
+            if not self.engine.has_unfinished_requests():
+                continue
+            for output in self.engine.step():
+                if output.finished:
+                    results[output.request_id] = self._result(output, step)
+        return {name: result for name, result in results.items() if result is not None}
+
+    def _add(self, name: str, request: Request) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            max_tokens=request.count,
+            temperature=0,
+            logprobs=-1,
+            prompt_logprobs=-1 if request.prompt_logits else None,
+            flat_logprobs=True,
+            detokenize=False,
+            ignore_eos=True,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        self.engine.add_request(name, {"prompt_token_ids": request.prompt}, params)
+
+    def _result(self, output: Any, step: int) -> Result:
+        vocab = self.engine.model_config.get_vocab_size()
+        completion = output.outputs[0]
+        prompt_rows = output.prompt_logprobs
+        return Result(
+            tokens=list(completion.token_ids),
+            logits=dense(completion.logprobs, vocab),
+            prompt_logits=None if prompt_rows is None else dense(prompt_rows, vocab)[1:],
+            cached=output.num_cached_tokens,
+            finished_at=step,
+        )
+
+    def close(self) -> None:
+        """Shut the engine down and free what it holds in this process."""
+        from vllm.distributed import cleanup_dist_env_and_memory
+
+        self.engine.engine_core.shutdown()
+        del self.engine, self.llm
+        gc.collect()
+        cleanup_dist_env_and_memory()
+
+
+def dense(rows: Any, vocab: int) -> torch.Tensor:
+    """Turn vLLM's flat list of (token, logit) pairs into `[positions, vocab]`; NaN where absent."""
+    table = torch.full((len(rows), vocab), float("nan"))
+    ids, values = torch.tensor(rows.token_ids), torch.tensor(rows.logprobs)
+    spans = zip(rows.start_indices, rows.end_indices, strict=True)
+    for row, (start, end) in enumerate(spans):
+        table[row, ids[start:end]] = values[start:end]
+    return table
+
+
+def assert_matches_oracle(oracle: Oracle, prompt: list[int], result: Result, count: int) -> None:
+    """Compare logits and tokens with transformers at the float32 bar."""
+    assert len(result.tokens) == count
+    expected = oracle.picked_logits(prompt, result.tokens)
+    difference = (result.logits - expected).abs().amax(dim=-1)
+    where = f"prompt of {len(prompt)} tokens, {result.cached} from the prefix cache"
+    bad = (~(difference <= FLOAT32_LOGITS_ATOL)).nonzero().flatten().tolist()
+    assert not bad, (
+        f"{where}: {len(bad)} of {count} steps differ, first at generated token {bad[0]} "
+        f"by {float(difference[bad[0]]):.3g}, worst {float(difference.max()):.3g}"
+    )
+    assert expected.argmax(-1).tolist() == result.tokens, where
+
+
+def assert_all_match(oracle: Oracle, requests: Sequence[Request], results: list[Result]) -> None:
+    """Compare every result of a batch with transformers run on that request alone."""
+    assert len(results) == len(requests)
+    for request, result in zip(requests, results, strict=True):
+        assert_matches_oracle(oracle, request.prompt, result, request.count)
+
+
+class EnginePool:
+    """Keeps the one engine that is alive, and replaces it when another kind is asked for."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self.checkpoints = checkpoints
+        self.key: str | None = None
+        self.engine: Engine | None = None
+
+    def get(self, name: str, dtype: torch.dtype = torch.float32, **settings: Any) -> Engine:
+        """Return a running engine for a named spec with these settings."""
+        key = repr((name, dtype, sorted(settings.items())))
+        if key != self.key or self.engine is None:
+            self.close()
+            settings["dtype"] = str(dtype).removeprefix("torch.")
+            self.engine = Engine(self.checkpoints.folder(name, dtype), **settings)
+            self.key = key
+        return self.engine
+
+    def close(self) -> None:
+        """Shut the current engine down, if there is one."""
+        if self.engine is not None:
+            self.engine.close()
+        self.engine = self.key = None

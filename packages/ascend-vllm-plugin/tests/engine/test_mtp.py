@@ -1,0 +1,73 @@
+"""Speculative decoding with the checkpoint's own draft layer."""
+
+from __future__ import annotations
+
+import pytest
+from ascend_models_deepseek.testing import MtpOracle, random_prompt
+
+from .harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
+
+pytestmark = pytest.mark.engine
+
+SPEC = "mixed"
+VOCAB = 512
+
+
+@pytest.fixture(params=[1, 2, 3], ids=lambda width: f"k{width}", scope="module")
+def width(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.fixture
+def engine(engines: EnginePool, width: int) -> Engine:
+    return engines.get(
+        SPEC,
+        enable_prefix_caching=True,
+        speculative_config={"method": "mtp", "num_speculative_tokens": width},
+    )
+
+
+def counters(engine: Engine) -> dict[str, float]:
+    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    return {name: engine.metric(f"vllm:spec_decode_{name}") for name in names}
+
+
+@pytest.mark.parametrize("length", [1, 5, 129, 370])
+def test_tokens_and_acceptance(
+    engine: Engine, checkpoints: Checkpoints, width: int, length: int
+) -> None:
+    """Tokens and logits are the target's, and as many drafts are right as transformers says."""
+    assert engine.llm.reset_prefix_cache()
+    request = Request(random_prompt(length, VOCAB, seed=length), 64)
+    before = counters(engine)
+    results = engine.run([request])
+    reported = {name: value - before[name] for name, value in counters(engine).items()}
+    oracle = checkpoints.oracle(SPEC)
+    assert_all_match(oracle, [request], results)
+    expected = MtpOracle(oracle).speculate(request.prompt, request.count, width)
+    assert expected.accepted > 0
+    assert reported == {
+        "num_drafts": expected.rounds,
+        "num_draft_tokens": expected.drafted,
+        "num_accepted_tokens": expected.accepted,
+    }
+
+
+def test_ragged_batch_in_chunks(engine: Engine, checkpoints: Checkpoints) -> None:
+    """Every layer of the draft reads its own group's block table in a mixed batch (bug case 18)."""
+    assert engine.llm.reset_prefix_cache()
+    shapes = [(4, 40, 0), (370, 30, 0), (127, 25, 2), (129, 12, 5), (255, 33, 9)]
+    requests = [
+        Request(random_prompt(n, VOCAB, seed=n), count, join_at) for n, count, join_at in shapes
+    ]
+    with engine.scheduling_at_most(100):
+        results = engine.run(requests)
+    assert_all_match(checkpoints.oracle(SPEC), requests, results)
+
+
+def test_prefix_hit(engine: Engine, checkpoints: Checkpoints) -> None:
+    assert engine.llm.reset_prefix_cache()
+    request = Request(random_prompt(700, VOCAB, seed=3), 24)
+    results = [engine.run([request])[0] for _ in range(2)]
+    assert [result.cached > 0 for result in results] == [False, True]
+    assert_all_match(checkpoints.oracle(SPEC), [request, request], results)

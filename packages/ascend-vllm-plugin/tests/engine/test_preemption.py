@@ -1,0 +1,44 @@
+"""Requests thrown out for lack of cache and resumed must equal an uninterrupted run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ascend_models_deepseek.testing import random_prompt
+
+from .harness import Checkpoints, EnginePool, Request, assert_all_match
+
+pytestmark = pytest.mark.engine
+
+SPEC = "mixed"
+VOCAB = 512
+SMALL_CACHE_BLOCKS = 40
+
+
+def speculating(width: int) -> dict[str, Any]:
+    return {"speculative_config": {"method": "mtp", "num_speculative_tokens": width}}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"enable_prefix_caching": True},
+        speculating(1),
+        speculating(3),
+    ],
+    ids=["plain", "prefix_cache", "mtp1", "mtp3"],
+)
+def test_preempted_requests_resume(
+    engines: EnginePool, checkpoints: Checkpoints, settings: dict[str, Any]
+) -> None:
+    engine = engines.get(SPEC, num_gpu_blocks_override=SMALL_CACHE_BLOCKS, **settings)
+    requests = [
+        Request(random_prompt(length, VOCAB, seed=length), 64, join_at=i)
+        for i, length in enumerate((250, 120, 251, 60, 200, 127))
+    ]
+    before = engine.metric("vllm:num_preemptions")
+    results = engine.run(requests)
+    assert engine.metric("vllm:num_preemptions") > before
+    assert_all_match(checkpoints.oracle(SPEC), requests, results)

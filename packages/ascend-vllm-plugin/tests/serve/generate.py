@@ -1,0 +1,43 @@
+"""Run `vllm.LLM` as a program of its own; started by the tests, because vLLM spawns processes.
+
+Usage: generate.py ARGUMENTS.json RESULT.safetensors, where the arguments hold `settings` (of
+`vllm.LLM`), `prompts` (lists of ids) and `count`. Writes `tokens.N [count]` and
+`logits.N [count, vocab]` for every prompt N.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+
+def main(arguments: Path, result: Path) -> None:
+    """Generate greedily and store what came back."""
+    from vllm import LLM, SamplingParams
+
+    given = json.loads(arguments.read_text())
+    llm = LLM(**given["settings"])
+    params = SamplingParams(
+        max_tokens=given["count"],
+        temperature=0,
+        logprobs=-1,
+        detokenize=False,
+        ignore_eos=True,
+    )
+    prompts = [{"prompt_token_ids": ids} for ids in given["prompts"]]
+    stored: dict[str, torch.Tensor] = {}
+    for i, output in enumerate(llm.generate(prompts, params, use_tqdm=False)):
+        completion = output.outputs[0]
+        stored[f"tokens.{i}"] = torch.tensor(completion.token_ids)
+        stored[f"logits.{i}"] = torch.tensor(
+            [[row[token].logprob for token in range(len(row))] for row in completion.logprobs]
+        )
+    save_file(stored, result)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

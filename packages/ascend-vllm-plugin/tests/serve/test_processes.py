@@ -1,0 +1,89 @@
+"""vLLM's default engine, in processes of its own, and two of them with tensor parallelism."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ascend_models_deepseek.testing import (
+    FLOAT32_LOGITS_ATOL,
+    SPECS,
+    Oracle,
+    random_prompt,
+    write_checkpoint,
+)
+from safetensors.torch import load_file
+
+pytestmark = pytest.mark.serve
+
+COUNT = 64
+TIMEOUT_S = 280
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("mixed", {}),
+        ("tensor_parallel", {"tensor_parallel_size": 2}),
+        (
+            "tensor_parallel",
+            {
+                "tensor_parallel_size": 2,
+                "max_num_batched_tokens": 100,
+                "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
+            },
+        ),
+    ],
+    ids=["multiprocess", "tp2", "tp2_mtp_chunked"],
+)
+def test_engine_in_other_processes(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    spec = SPECS[name]
+    folder = write_checkpoint(spec, tmp_path / "checkpoint")
+    lengths = (1, 5, 128, 129, 370)
+    prompts = [random_prompt(length, spec.vocab_size, seed=length) for length in lengths]
+    results = run(folder, settings, prompts, tmp_path)
+    oracle = Oracle(folder)
+    for prompt, (tokens, logits) in zip(prompts, results, strict=True):
+        expected = oracle.picked_logits(prompt, tokens)
+        assert len(tokens) == COUNT
+        assert float((logits - expected).abs().max()) <= FLOAT32_LOGITS_ATOL
+        assert expected.argmax(-1).tolist() == tokens
+
+
+def run(
+    folder: Path, settings: dict[str, Any], prompts: list[list[int]], where: Path
+) -> list[tuple[list[int], torch.Tensor]]:
+    """Run generate.py and return tokens and logits of every prompt."""
+    defaults = {
+        "model": str(folder),
+        "dtype": "float32",
+        "enforce_eager": True,
+        "skip_tokenizer_init": True,
+        "max_model_len": 1024,
+        "max_num_seqs": 8,
+        "kv_cache_memory_bytes": 1 << 26,
+        "logprobs_mode": "raw_logits",
+        "max_logprobs": -1,
+    }
+    arguments, result = where / "arguments.json", where / "result.safetensors"
+    given = {"settings": defaults | settings, "prompts": prompts, "count": COUNT}
+    arguments.write_text(json.dumps(given))
+    environ = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}
+    program = Path(__file__).with_name("generate.py")
+    done = subprocess.run(
+        [sys.executable, str(program), str(arguments), str(result)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    stored = load_file(result)
+    return [(stored[f"tokens.{i}"].tolist(), stored[f"logits.{i}"]) for i in range(len(prompts))]

@@ -1,0 +1,1 @@
+"""Developer tools of the repository; nothing here is shipped in a package."""

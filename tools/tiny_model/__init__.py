@@ -1,0 +1,1 @@
+"""Trains the demo checkpoint: a small DeepSeek-V4 that continues short stories."""
