@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -29,15 +30,21 @@ PYTEST = ("-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(R
 def lint(session: nox.Session) -> None:
     """ruff, import contracts and mypy on everything."""
     env = environments.development()
-
-    def run(program: str, *arguments: str) -> None:
-        session.run(env.program(program), *arguments, env=env.variables(), external=True)
-
-    run("ruff", "check", ".")
-    run("ruff", "format", "--check", ".")
-    run("lint-imports", "--no-cache")
-    run("mypy", *[str(p.directory / "src") for p in packages().values()])
-    run("mypy", "noxfile.py", "tools", "ci")
+    failed = []
+    for command in (
+        ("ruff", "check", "."),
+        ("ruff", "format", "--check", "."),
+        ("lint-imports", "--no-cache"),
+        ("mypy", *[f"packages/{name}/src" for name in packages()]),
+        ("mypy", "noxfile.py", "benchmarks", "ci", "tools"),
+    ):
+        try:
+            program = env.program(command[0])
+            session.run(program, *command[1:], env=env.variables(), external=True)
+        except CommandFailed:
+            failed.append(" ".join(command[:2]))
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
 
 
 def _tests_of(package: Package) -> None:
@@ -89,10 +96,10 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Benchmarks; arguments go to benchmarks/run.py."""
+    """Benchmarks; arguments go to `python -m benchmarks`."""
     env = environments.development()
-    script = str(ROOT / "benchmarks" / "run.py")
-    session.run(str(env.python), script, *session.posargs, env=env.variables(), external=True)
+    command = (str(env.python), "-m", "benchmarks", *session.posargs)
+    session.run(*command, env=env.variables(), external=True)
 
 
 @nox.session

@@ -28,7 +28,7 @@ CACHE = ROOT / ".cache"
 # With a plain `==`, a wheel folder that has torch 2.13.0+cpu would win over the locked 2.13.0, and
 # then fail the hash check.
 _PIN = re.compile(r"^([A-Za-z0-9._-]+(?:\[[^]]*\])?)==", re.MULTILINE)
-_OVERRIDES = "torch===2.13.0\ntorchvision===0.28.0\n"
+OVERRIDES = "torch===2.13.0\ntorchvision===0.28.0\n"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Environment:
 
 def development() -> Environment:
     """Return the environment with all packages editable, vLLM for CPU and the test tools."""
-    pins = _export("--all-packages", "--all-extras", "--no-extra", "npu", "--group", "dev")
+    pins = export("--all-packages", "--all-extras", "--no-extra", "npu", "--group", "dev")
     projects = [package.directory / "pyproject.toml" for package in packages().values()]
     with _prepared("dev", pins, *[file.read_text() for file in projects]) as (env, fresh):
         if fresh:
@@ -67,7 +67,7 @@ def development() -> Environment:
 
 def tools_group(group: str) -> Environment:
     """Return an environment with one dependency group of the root pyproject.toml and no package."""
-    pins = _export("--only-group", group)
+    pins = export("--only-group", group)
     with _prepared(group, pins) as (env, fresh):
         if fresh:
             _sync(env, pins)
@@ -81,12 +81,12 @@ def isolated(name: str, package: Package, extras: Sequence[str], wheels: Path) -
     wheels; the lock only fixes versions and hashes, so an undeclared dependency is absent here.
     """
     chosen = [part for extra in extras for part in ("--extra", extra)]
-    pins = _export("--package", package.name, *chosen)
+    pins = export("--package", package.name, *chosen)
     files = [str(wheel_of(lower, wheels)) for lower in with_lower(package.name)]
     with _prepared(name, pins) as (env, fresh):
         if fresh:
             overrides = env.path / "overrides.txt"
-            overrides.write_text(_OVERRIDES)
+            overrides.write_text(OVERRIDES)
             wanted = f"{package.name}[{','.join(extras)}] @ {Path(files[-1]).as_uri()}"
             limits = ("--constraints", str(_pins_file(env, pins)), "--overrides", str(overrides))
             _pip(env, "install", *limits, "--find-links", str(wheels), wanted)
@@ -116,6 +116,15 @@ def wheel_of(package: Package, folder: Path) -> Path:
     return found[0]
 
 
+def export(*selection: str) -> str:
+    """Return the pins, with hashes, that uv.lock has for `selection` (options of `uv export`)."""
+    try:
+        exported = resolve("export", "--locked", "--no-header", "--no-emit-workspace", *selection)
+    except LockError as error:
+        sys.exit(f"{error}\nIf a pyproject.toml changed, run ./tools/dev lock.")
+    return _PIN.sub(r"\1===", exported)
+
+
 @contextmanager
 def _prepared(name: str, *inputs: str) -> Iterator[tuple[Environment, bool]]:
     """Yield the environment and whether it must be filled; stamp it if that succeeds."""
@@ -135,17 +144,9 @@ def _prepared(name: str, *inputs: str) -> Iterator[tuple[Environment, bool]]:
         stamp.write_text(wanted)
 
 
-def _export(*selection: str) -> str:
-    try:
-        exported = resolve("export", "--locked", "--no-header", "--no-emit-workspace", *selection)
-    except LockError as error:
-        sys.exit(f"{error}\nIf a pyproject.toml changed, run ./tools/dev lock.")
-    return _PIN.sub(r"\1===", exported)
-
-
 def _build_pins() -> list[str]:
     file = CACHE / "build-pins.txt"
-    pins = _export("--only-group", "build")
+    pins = export("--only-group", "build")
     if not file.exists() or file.read_text() != pins:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(pins)

@@ -29,13 +29,23 @@ def train(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of stories and weights.")] = 1,
     workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
-    compile: Annotated[  # noqa: A002
+    compile: Annotated[
         bool, typer.Option(help="Fuse the stream mixing with torch.compile (needs g++).")
     ] = True,
 ) -> None:
     """Train the demo model and write its checkpoint."""
     recipe = Recipe(minutes=minutes, steps=steps, seed=seed, workers=workers, compile=compile)
     run_training(recipe, TinyConfig(), out)
+
+
+@app.command()
+def check(
+    directory: Annotated[Path, typer.Argument(help="Checkpoint directory.")] = CHECKPOINT,
+) -> None:
+    """Compare a checkpoint with transformers' DeepSeek-V4, score it, and print what it writes."""
+    from tools.tiny_model.check import check as run_check
+
+    typer.echo(run_check(directory).to_json())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import random
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -59,9 +58,7 @@ def train_tokenizer(vocab_size: int, seed: int, count: int = 8000) -> Tokenizer:
         show_progress=False,
     )
     source = itertools.islice(stories(seed), count)
-    tokenizer.train_from_iterator(
-        (f"{s.request}\n{s.title}\n\n{s.text}" for s in source), trainer
-    )
+    tokenizer.train_from_iterator((f"{s.request}\n{s.title}\n\n{s.text}" for s in source), trainer)
     if tokenizer.get_vocab_size() != vocab_size:
         raise ValueError(
             f"the stories give only {tokenizer.get_vocab_size()} BPE entries, not {vocab_size}: "
@@ -81,7 +78,7 @@ def train_tokenizer(vocab_size: int, seed: int, count: int = 8000) -> Tokenizer:
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
     """Token ids of a document that carries its own special tokens."""
-    return cast(list[int], tokenizer.encode(text, add_special_tokens=False).ids)
+    return tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def batches(

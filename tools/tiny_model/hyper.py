@@ -5,6 +5,8 @@ Shapes: B batch, S tokens, M streams (``hc_mult``), D hidden size.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -24,22 +26,22 @@ class Sinkhorn(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, m: torch.Tensor, iters: int, eps: float):  # type: ignore[no-untyped-def] # noqa: ANN205
-        dims = [0] + [1, 0] * (iters - 1)
+    def forward(ctx: Any, m: torch.Tensor, iters: int, eps: float) -> torch.Tensor:
+        """Normalise over dimension 0, then ``iters - 1`` times over 1 and 0."""
+        ctx.dims = [0] + [1, 0] * (iters - 1)
         tape = []
-        for dim in dims:
+        for dim in ctx.dims:
             m, inverse = _normalise(m, dim, eps)
             tape += [m, inverse]
-        ctx.dims = dims  # type: ignore[attr-defined]
         ctx.save_for_backward(*tape)
         return m
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: torch.Tensor):  # type: ignore[no-untyped-def, override] # noqa: ANN205
-        tape = ctx.saved_tensors  # type: ignore[attr-defined]
-        for i in reversed(range(len(ctx.dims))):  # type: ignore[attr-defined]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """Walk the steps back; a step's output and its reciprocal sums are all that it needs."""
+        tape = ctx.saved_tensors
+        for i, dim in reversed(list(enumerate(ctx.dims))):
             out, inverse = tape[2 * i], tape[2 * i + 1]
-            dim = ctx.dims[i]  # type: ignore[attr-defined]
             grad = (grad - (grad * out).sum(dim, keepdim=True)) * inverse
         return grad, None, None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +44,9 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor, limit: float) -> torch.Tensor:
 
 class Gate(nn.Module):
     """Chooses experts: by a table of token ids (hash layers) or by score plus balancing bias."""
+
+    tid2eid: torch.Tensor
+    bias: torch.Tensor
 
     def __init__(self, cfg: TinyConfig, hashed: bool) -> None:
         super().__init__()
@@ -112,12 +116,8 @@ class Block(nn.Module):
         self.attn = Attention(cfg, ratio)
         self.ffn_norm = RMSNorm(d, cfg.rms_norm_eps)
         self.ffn = MoE(cfg, hashed)
-        outputs = 2 * m + m * m
-        for name in ("attn", "ffn"):
-            fn = torch.randn(outputs, m * d) * (m * d) ** -0.5
-            self.register_parameter(f"hc_{name}_fn", nn.Parameter(fn))
-            self.register_parameter(f"hc_{name}_base", nn.Parameter(_initial_base(m)))
-            self.register_parameter(f"hc_{name}_scale", nn.Parameter(torch.full((3,), 0.3)))
+        self.hc_attn_fn, self.hc_attn_base, self.hc_attn_scale = _connection(m, d)
+        self.hc_ffn_fn, self.hc_ffn_base, self.hc_ffn_scale = _connection(m, d)
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Streams [B, S, M, D] and tokens [B, S] to streams [B, S, M, D]."""
@@ -134,6 +134,12 @@ class Block(nn.Module):
         return hyper.expand(x, y, post, comb)
 
 
+def _connection(m: int, d: int) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:
+    """``fn``, ``base`` and ``scale`` of one hyper-connection."""
+    fn = torch.randn(2 * m + m * m, m * d) * (m * d) ** -0.5
+    return nn.Parameter(fn), nn.Parameter(_initial_base(m)), nn.Parameter(torch.full((3,), 0.3))
+
+
 def _initial_base(m: int) -> torch.Tensor:
     """Start as a plain residual: collapse to the mean, add to every stream, mix little."""
     collapse = torch.full((m,), -math.log(m - 1)) if m > 1 else torch.full((1,), 10.0)
@@ -141,11 +147,12 @@ def _initial_base(m: int) -> torch.Tensor:
 
 
 class StreamHead(nn.Module):
-    """Holder of what stands between the last block and the logits: ``hc_head_*`` and ``norm``."""
+    """What stands between the last block and the logits: ``hc_head_*`` and ``norm``."""
 
-    def __init__(self, cfg: TinyConfig) -> None:
-        super().__init__()
-        self.cfg = cfg
+    cfg: TinyConfig
+
+    def add_stream_head(self, cfg: TinyConfig) -> None:
+        """Create the parameters; a constructor calls it once."""
         m, d = cfg.hc_mult, cfg.hidden_size
         self.norm = RMSNorm(d, cfg.rms_norm_eps)
         self.hc_head_fn = nn.Parameter(torch.randn(m, m * d) * (m * d) ** -0.5)
@@ -160,7 +167,7 @@ class StreamHead(nn.Module):
         return self.norm(hyper.collapse(x, pre))
 
 
-class MTP(Block):
+class MTP(Block, StreamHead):
     """Multi-token prediction: from token t's streams and token t+1, predicts token t+2."""
 
     def __init__(self, cfg: TinyConfig) -> None:
@@ -170,13 +177,7 @@ class MTP(Block):
         self.hnorm = RMSNorm(d, cfg.rms_norm_eps)
         self.e_proj = linear(d, d)
         self.h_proj = linear(d, d)
-        head = StreamHead(cfg)
-        self.norm = head.norm
-        self.hc_head_fn = head.hc_head_fn
-        self.hc_head_base = head.hc_head_base
-        self.hc_head_scale = head.hc_head_scale
-
-    pool = StreamHead.pool
+        self.add_stream_head(cfg)
 
     def draft(
         self, streams: torch.Tensor, embedded: torch.Tensor, ids: torch.Tensor
@@ -204,7 +205,9 @@ class TinyDeepseekV4(StreamHead):
     """The whole model: embedding, blocks, head, and the MTP layer that shares both ends."""
 
     def __init__(self, cfg: TinyConfig) -> None:
-        super().__init__(cfg)
+        super().__init__()
+        self.cfg = cfg
+        self.add_stream_head(cfg)
         n = cfg.num_hidden_layers
         self.embed = nn.Embedding(cfg.vocab_size, cfg.hidden_size)
         self.layers = nn.ModuleList(
@@ -225,15 +228,18 @@ class TinyDeepseekV4(StreamHead):
     def forward(self, ids: torch.Tensor) -> Output:
         """Logits of the model and of its first MTP layer for tokens ``ids`` [B, S]."""
         x = self.trunk(ids)
-        layer: MTP = self.mtp[0]  # type: ignore[assignment]
+        main = self.head(self.pool(x))
+        if ids.shape[1] == 1:
+            return Output(main, main[:, :0])
+        layer = cast(MTP, self.mtp[0])
         following = ids[:, 1:]
         drafted = layer.draft(x[:, :-1], self.embed(following), following)
-        return Output(self.head(self.pool(x)), self.head(layer.pool(drafted)))
+        return Output(main, self.head(layer.pool(drafted)))
 
     def attentions(self) -> list[Attention]:
         """The attention blocks of the decoder layers."""
-        return [layer.attn for layer in self.layers]  # type: ignore[misc]
+        return [cast(Block, layer).attn for layer in self.layers]
 
     def moes(self) -> list[MoE]:
         """All mixture-of-experts blocks, the MTP layer's last."""
-        return [layer.ffn for layer in (*self.layers, *self.mtp)]  # type: ignore[misc]
+        return [cast(Block, layer).ffn for layer in (*self.layers, *self.mtp)]

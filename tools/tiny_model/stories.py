@@ -309,8 +309,7 @@ def _opening(w: World, trait: str) -> str:
         )
         + w.pick(
             f" {h.He} had {article(w.treasure)}, a present from {h.his} {w.elder}.",
-            f" {h.his.capitalize()} {w.elder} had given {h.him}"
-            f" {article(w.treasure)}.",
+            f" {h.his.capitalize()} {w.elder} had given {h.him} {article(w.treasure)}.",
         )
         + w.pick(
             f" {h.name} took it along to {place.name}, because {h.he} wanted to {wanted}.",

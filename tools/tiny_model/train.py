@@ -43,10 +43,10 @@ class Recipe:
     steps: int | None = None
     seed: int = 1
     workers: int = 2
-    short: tuple[int, int] = (8, 256)
-    long: tuple[int, int] = (3, 640)
+    short: tuple[int, int] = (4, 256)
+    long: tuple[int, int] = (2, 640)
     long_every: int = 3
-    learning_rate: float = 4e-3
+    learning_rate: float = 3e-3
     weight_decay: float = 0.05
     mtp_weight: float = 0.3
     select_from: float = 0.25
@@ -211,10 +211,12 @@ def _loop(
         step += 1
         seen += ids.numel() * recipe.workers
         if rank == 0 and (step % 20 == 0 or step == 1):
+            shown = [float(x.detach()) for x in (main, mtp, index)]
+            speed = seen / (time.monotonic() - began)
             log.info(
                 "step %d (%.0f%%) loss %.3f mtp %.3f index %.3f lr %.1e tok/s %.0f",
-                step, 100 * progress, main, mtp, index, rate, seen / (time.monotonic() - began),
-            )  # fmt: skip
+                *(step, 100 * progress, *shown, rate, speed),
+            )
         if rank == 0 and time.monotonic() - exported > 60 * recipe.export_minutes:
             exported = time.monotonic()
             _export(model, tokenizer, out, step, seen, (exported - began) / 60, batches_scored=4)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
-
 from ascend_ops_core.errors import InvalidInputError
 
 SUPPORTED_RATIOS = (0, 4, 128)

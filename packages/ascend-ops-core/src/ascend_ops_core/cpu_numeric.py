@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def bf16_to_f32(typingctx: Any, bits: Any) -> tuple[Any, Callable[..., Any]]:
     """Widen the uint16 bits of a bfloat16 to float32."""
 
@@ -32,7 +32,7 @@ def bf16_to_f32(typingctx: Any, bits: Any) -> tuple[Any, Callable[..., Any]]:
     return types.float32(types.uint16), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def f32_to_bf16(typingctx: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
     """Round a float32 to the uint16 bits of the nearest bfloat16 (ties to even, NaN kept)."""
 

@@ -6,10 +6,10 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from vllm.platforms.cpu import CpuPlatform
-
 from ascend_attention.caches import default_block_tokens
 from ascend_ops_core.errors import InvalidInputError
+from vllm.platforms.cpu import CpuPlatform
+
 from ascend_vllm_plugin.thread_binding import choose_binding
 
 if TYPE_CHECKING:

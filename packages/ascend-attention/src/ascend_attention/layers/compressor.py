@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
+from ascend_ops_core.ops.linear import linear
+from ascend_ops_core.ops.rotary import rms_norm_rotary
 from torch import nn
 
 from ascend_attention.caches import overlap_of
 from ascend_attention.ops.compressor import compress_windows
-from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
-from ascend_ops_core.ops.linear import linear
-from ascend_ops_core.ops.rotary import rms_norm_rotary
 
 
 class Compressor(nn.Module):
@@ -48,8 +48,10 @@ class Compressor(nn.Module):
         self.wkv_wgate = nn.Parameter(
             torch.empty(2 * series, hidden_size, dtype=dtype), requires_grad=False
         )
-        self.ape = nn.Parameter(torch.empty(ratio, series), requires_grad=False)
-        self.norm = nn.Parameter(torch.empty(head_dim), requires_grad=False)
+        self.ape = nn.Parameter(
+            torch.empty(ratio, series, dtype=torch.float32), requires_grad=False
+        )
+        self.norm = nn.Parameter(torch.empty(head_dim, dtype=torch.float32), requires_grad=False)
 
     def project(self, hidden: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         """State rows of some tokens.
@@ -65,7 +67,9 @@ class Compressor(nn.Module):
         rows[:, self.ape.shape[1] :] += self.ape[position % self.ratio]
         return rows
 
-    def finish(self, state_rows: torch.Tensor, entry: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def finish(
+        self, state_rows: torch.Tensor, entry: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
         """Entries from the state rows of their windows.
 
         Args:

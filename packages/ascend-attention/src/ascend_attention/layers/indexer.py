@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
-
-from ascend_attention.layers.compressor import Compressor
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
 from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.rotary import apply_rotary
+from torch import nn
+
+from ascend_attention.layers.compressor import Compressor
 
 
 class DeepseekV4Indexer(nn.Module):

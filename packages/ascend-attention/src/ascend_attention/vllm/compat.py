@@ -6,6 +6,8 @@ module alone.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from vllm.v1.attention.backend import AttentionBackend, MultipleOf
 from vllm.v1.kv_cache_interface import KVCacheSpec, MLAAttentionSpec, SlidingWindowMLASpec
@@ -40,7 +42,7 @@ def cache_spec(kind: CacheKind) -> KVCacheSpec:
 class PagedRowsBackend(AttentionBackend):
     """What vLLM must know to allocate caches of ``[blocks, rows, width]``."""
 
-    supported_dtypes = [torch.float32, torch.bfloat16, torch.float16]
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.bfloat16, torch.float16]
 
     @staticmethod
     def get_impl_cls() -> type:

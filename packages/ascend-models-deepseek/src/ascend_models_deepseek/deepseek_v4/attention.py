@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import nn
-from vllm.distributed import tensor_model_parallel_all_reduce
-
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
 from ascend_attention.vllm.dsa import DSAAttention, DSAShape
 from ascend_attention.vllm.dsa.impl import DSAInputs
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
 from ascend_ops_core.ops.linear import grouped_linear, linear
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.ops.rotary import apply_rotary, rms_norm_rotary
+from torch import nn
+from vllm.distributed import tensor_model_parallel_all_reduce
+
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
 
 
 class RotaryTables(NamedTuple):
@@ -102,12 +102,8 @@ class DeepseekV4Attention(nn.Module):
                 tables.compress,
                 dtype,
             )
-        shape = DSAShape(
-            ratio, shard.num_heads, width, spec.sliding_window, spec.index_head_dim
-        )
-        self.dsa = DSAAttention(
-            shape, self.attn_sink, self.compressor, self.indexer, dtype, prefix
-        )
+        shape = DSAShape(ratio, shard.num_heads, width, spec.sliding_window, spec.index_head_dim)
+        self.dsa = DSAAttention(shape, self.attn_sink, self.compressor, self.indexer, dtype, prefix)
 
     def forward(self, hidden: torch.Tensor, rotation: StepRotation) -> torch.Tensor:
         """``[T, H]`` from the layer's normed input ``[T, H]``."""

@@ -226,7 +226,7 @@ def _compress_ratios(read: _Reader, layers: int, mtp_layers: int) -> tuple[int, 
     if any(result[layers:]):
         raise InvalidInputError(
             f"compress ratio {result[layers:]} of the MTP layers",
-            "a draft's caches must lie in one KV cache group, so it may only use the sliding window",
+            "a draft's caches must lie in one KV cache group, that of the sliding window",
             "Use ratio 0 for MTP layers.",
         )
     return tuple(result)

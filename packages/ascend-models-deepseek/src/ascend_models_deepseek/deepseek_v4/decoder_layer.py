@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.layers.hyper_connection import HyperConnection
 from torch import nn
 
 from ascend_models_deepseek.deepseek_v4.attention import (
@@ -14,7 +15,6 @@ from ascend_models_deepseek.deepseek_v4.attention import (
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.moe import DeepseekV4MoE
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_ops_core.layers.hyper_connection import HyperConnection
 
 
 class DeepseekV2DecoderLayer(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import torch
+from ascend_ops_core.ops.linear import linear
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     ParallelLMHead,
     UnquantizedEmbeddingMethod,
@@ -12,7 +13,6 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 )
 
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_ops_core.ops.linear import linear
 
 _Layer = TypeVar("_Layer", bound=VocabParallelEmbedding)
 
@@ -27,6 +27,7 @@ class AscendUnquantizedEmbeddingMethod(UnquantizedEmbeddingMethod):
         self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Logits ``[T, V]`` of ``x [T, H]``."""
+        assert isinstance(layer.weight, torch.Tensor)
         logits = linear(x, layer.weight)
         return logits if bias is None else logits + bias
 

@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from ascend_ops_core.cpu_kernels import follow_torch_threads
+from ascend_ops_core.layers.hyper_connection import HyperHead
+from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
+from ascend_ops_core.ops.norm import rms_norm
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.distributed import (
@@ -23,10 +27,6 @@ from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config
 from ascend_models_deepseek.deepseek_v4.weights import main_table
-from ascend_ops_core.cpu_kernels import follow_torch_threads
-from ascend_ops_core.layers.hyper_connection import HyperHead
-from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
-from ascend_ops_core.ops.norm import rms_norm
 
 
 def rotary_tables(spec: DeepseekV4Spec, max_position: int) -> RotaryTables:
@@ -69,9 +69,7 @@ class DeepseekV4Model(nn.Module):
             )
             for i in range(spec.num_hidden_layers)
         )
-        self.hc_head = HyperHead(
-            spec.hc_mult, spec.hidden_size, spec.hc_eps, spec.rms_norm_eps
-        )
+        self.hc_head = HyperHead(spec.hc_mult, spec.hidden_size, spec.hc_eps, spec.rms_norm_eps)
         self.norm = parameter(spec.hidden_size)
 
     def forward(

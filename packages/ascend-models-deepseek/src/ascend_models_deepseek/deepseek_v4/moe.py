@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import torch
+from ascend_fused_moe.layers.experts import RoutedExperts
+from ascend_fused_moe.ops.routing import hash_routing, topk_routing
+from ascend_ops_core.ops.activation import silu_and_mul_with_clamp
+from ascend_ops_core.ops.linear import linear
 from torch import nn
 from vllm.distributed import tensor_model_parallel_all_reduce
 
-from ascend_fused_moe.layers.experts import RoutedExperts
-from ascend_fused_moe.ops.routing import hash_routing, topk_routing
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_ops_core.ops.activation import silu_and_mul_with_clamp
-from ascend_ops_core.ops.linear import linear
 
 
 class DeepseekV2MLP(nn.Module):
@@ -73,7 +73,9 @@ class DeepseekV4MoE(nn.Module):
             table = torch.empty(spec.vocab_size, self.top_k, dtype=torch.int32)
             self.tid2eid = nn.Parameter(table, requires_grad=False)
         else:
-            self.gate_bias = nn.Parameter(torch.empty(experts), requires_grad=False)
+            self.gate_bias = nn.Parameter(
+                torch.empty(experts, dtype=torch.float32), requires_grad=False
+            )
         inter = shard.intermediate[1] - shard.intermediate[0]
         self.experts = RoutedExperts(experts, hidden, inter, dtype, spec.swiglu_limit)
         self.shared_experts = None

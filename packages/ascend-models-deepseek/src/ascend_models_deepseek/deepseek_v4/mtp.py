@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.layers.hyper_connection import HyperHead
+from ascend_ops_core.ops.linear import linear
+from ascend_ops_core.ops.norm import rms_norm
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.distributed import (
@@ -23,10 +27,6 @@ from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.model import rotary_tables, step_rotation
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import mtp_table
-from ascend_ops_core.errors import InvalidInputError
-from ascend_ops_core.layers.hyper_connection import HyperHead
-from ascend_ops_core.ops.linear import linear
-from ascend_ops_core.ops.norm import rms_norm
 
 
 class DeepSeekMultiTokenPredictorLayer(nn.Module):
@@ -134,7 +134,9 @@ class DeepSeekMultiTokenPredictor(nn.Module):
     ) -> torch.Tensor:
         """Streams ``[T, n, H]`` of one depth."""
         rotation = step_rotation(self._tables, positions)
-        return self.depth(step)(self.embed_tokens(input_ids), input_ids, previous, rotation)
+        # No earlier hidden state predicts the first token, so training masks its embedding.
+        embedded = self.embed_tokens(input_ids).masked_fill((positions == 0).unsqueeze(-1), 0)
+        return self.depth(step)(embedded, input_ids, previous, rotation)
 
 
 class DeepSeekV4MTP(nn.Module):

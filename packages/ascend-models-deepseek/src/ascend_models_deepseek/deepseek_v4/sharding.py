@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_ops_core.errors import InvalidInputError
+
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,7 @@ class Shard:
         return self.groups[1] - self.groups[0]
 
     @classmethod
-    def of(
-        cls, spec: DeepseekV4Spec, size: int, rank: int, vocabulary: tuple[int, int]
-    ) -> Shard:
+    def of(cls, spec: DeepseekV4Spec, size: int, rank: int, vocabulary: tuple[int, int]) -> Shard:
         """Ranges of ``rank`` among ``size``.
 
         Raises:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ascend_ops_core.errors import InvalidInputError
 from vllm.config import CompilationMode, VllmConfig
 
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_ops_core.errors import InvalidInputError
 
 
 def check_engine_config(spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+from ascend_attention.caches import overlap_of
 from torch import nn
 
-from ascend_attention.caches import overlap_of
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 
@@ -75,7 +75,9 @@ class WeightTable:
         lines = []
         for name in sorted(set(self.rules) - set(found)):
             if not self.rules[name].optional:
-                lines.append(f"missing {name} {list(self.rules[name].shape)}{self._near(name, found)}")
+                lines.append(
+                    f"missing {name} {list(self.rules[name].shape)}{self._near(name, found)}"
+                )
         for name in sorted(found):
             if name.startswith(self.ignored_prefixes):
                 continue
@@ -88,7 +90,8 @@ class WeightTable:
             if dtype not in allowed:
                 lines.append(
                     f"dtype of {name} is {_short(dtype)}, loadable are "
-                    f"{', '.join(map(_short, allowed))}; quantized checkpoints are not supported yet"
+                    f"{', '.join(map(_short, allowed))}; "
+                    "quantized checkpoints are not supported yet"
                 )
             if shape != rule.shape:
                 lines.append(f"shape of {name} is {list(shape)}, expected {list(rule.shape)}")
@@ -176,9 +179,7 @@ def mtp_table(spec: DeepseekV4Spec, shard: Shard) -> WeightTable:
     return WeightTable(rules, others)
 
 
-def _vocab(
-    spec: DeepseekV4Spec, shard: Shard, param: str, optional: bool = False
-) -> TensorRule:
+def _vocab(spec: DeepseekV4Spec, shard: Shard, param: str, optional: bool = False) -> TensorRule:
     start, stop = shard.vocabulary
     return TensorRule(
         (spec.vocab_size, spec.hidden_size),
@@ -254,9 +255,7 @@ def _attention(
     )
     ratio = spec.compress_ratio(layer)
     if ratio:
-        yield from _compressor(
-            hidden, width, ratio, f"{name}.compressor", f"{param}.compressor"
-        )
+        yield from _compressor(hidden, width, ratio, f"{name}.compressor", f"{param}.compressor")
     if ratio == 4:
         index = spec.index_n_heads * spec.index_head_dim
         target = f"{param}.indexer"

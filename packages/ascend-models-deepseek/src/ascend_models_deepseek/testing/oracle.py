@@ -13,6 +13,9 @@ from pathlib import Path
 
 import torch
 
+# Bound at import: a running vLLM CPU worker replaces torch's attribute by one that only warns.
+from torch import set_num_threads
+
 
 @contextmanager
 def oracle_run() -> Iterator[None]:
@@ -21,12 +24,12 @@ def oracle_run() -> Iterator[None]:
     The models are tiny: a second thread gains nothing and, on a busy machine, waits for its core.
     """
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    set_num_threads(1)
     try:
         with torch.no_grad():
             yield
     finally:
-        torch.set_num_threads(threads)
+        set_num_threads(threads)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,5 @@ def register() -> None:
 
     _CONFIG_REGISTRY["deepseek_v4"] = AscendDeepseekV4Config
     module = "ascend_models_deepseek.registry"
-    ModelRegistry.register_model(
-        "DeepseekV4ForCausalLM", f"{module}:AscendDeepseekV4ForCausalLM"
-    )
+    ModelRegistry.register_model("DeepseekV4ForCausalLM", f"{module}:AscendDeepseekV4ForCausalLM")
     ModelRegistry.register_model("DeepSeekV4MTPModel", f"{module}:DeepSeekV4MTP")

@@ -8,6 +8,11 @@ from torch import nn
 from ascend_ops_core.ops.hyper_connection import HyperConnectionPlan, hc_head, hc_post, hc_pre
 
 
+def _float32(*shape: int) -> nn.Parameter:
+    # Engines build models under another default dtype; these weights are float32 in every model.
+    return nn.Parameter(torch.empty(*shape, dtype=torch.float32), requires_grad=False)
+
+
 class HyperConnection(nn.Module):
     """One collapse and expansion of the residual streams around a block.
 
@@ -32,9 +37,9 @@ class HyperConnection(nn.Module):
         self.hc_eps = hc_eps
         self.norm_eps = norm_eps
         mixes = (2 + streams) * streams
-        self.fn = nn.Parameter(torch.empty(mixes, streams * hidden_size), requires_grad=False)
-        self.scale = nn.Parameter(torch.empty(3), requires_grad=False)
-        self.base = nn.Parameter(torch.empty(mixes), requires_grad=False)
+        self.fn = _float32(mixes, streams * hidden_size)
+        self.scale = _float32(3)
+        self.base = _float32(mixes)
 
     def pre(
         self, streams: torch.Tensor, norm_weight: torch.Tensor
@@ -78,9 +83,9 @@ class HyperHead(nn.Module):
         super().__init__()
         self.hc_eps = hc_eps
         self.norm_eps = norm_eps
-        self.fn = nn.Parameter(torch.empty(streams, streams * hidden_size), requires_grad=False)
-        self.scale = nn.Parameter(torch.empty(1), requires_grad=False)
-        self.base = nn.Parameter(torch.empty(streams), requires_grad=False)
+        self.fn = _float32(streams, streams * hidden_size)
+        self.scale = _float32(1)
+        self.base = _float32(streams)
 
     def forward(self, streams: torch.Tensor) -> torch.Tensor:
         """``[T, H]`` from ``[T, n, H]``."""

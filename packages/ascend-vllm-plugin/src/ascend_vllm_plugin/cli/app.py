@@ -115,7 +115,7 @@ def demo(
         ),
     ] = None,
     prompt: Annotated[str, typer.Option(help="Text to continue.")] = demo_module.DEFAULT_PROMPT,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest continuation, in tokens.")] = 160,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest continuation, in tokens.")] = 200,
     temperature: Annotated[
         float, typer.Option(min=0.0, help="0 always takes the likeliest token.")
     ] = 0.0,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -25,10 +26,10 @@ SERVED_NAME = "tiny-deepseek-v4"
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 # The doctor's checks without which the server cannot come up at all.
 NEEDED_CHECKS = frozenset({"vllm", "VLLM_PLUGINS", "platform plugin", "model plugin", "npu"})
-DEFAULT_PROMPT = "Once upon a time"
+DEFAULT_PROMPT = "Once upon a time there was a brave fox called Nora."
 WARM_UP_PROMPT = "Hello"
 WARM_UP_TOKENS = 8
-CPU_WORDS = "Everything ran on this machine's CPU with torch; no NPU was used."
+CPU_WORDS = "Everything ran on this machine's CPU with {kernels}; no NPU was used."
 
 
 class DemoError(RuntimeError):
@@ -143,14 +144,17 @@ def run(options: DemoOptions, console: Console) -> None:
         log=options.log or new_log("ascend-vllm-demo-"),
         environ={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
     )
-    console.print(f"Starting `vllm serve` with {escape(str(model))}")
+    console.print(f"Starting `vllm serve` with {escape(str(model))}", soft_wrap=True)
     console.print(f"Log: {escape(str(server.log))}", soft_wrap=True)
     with _signals_end_the_block(), server:
         ready_after = _await_ready(server, options, console)
         console.print(f"The server was ready after {ready_after:.0f} s, at {server.url}\n")
-        _complete(server, WARM_UP_PROMPT, WARM_UP_TOKENS, options, None)
+        with console.status("A first short request, so that the measured one finds all compiled"):
+            _complete(server, WARM_UP_PROMPT, WARM_UP_TOKENS, options, None)
         before = server.speculation_counters()
-        console.print(f"[dim]{escape(options.prompt)}[/dim]", end="")
+        console.print(
+            f"[dim]{escape(options.prompt)}[/dim]", end="", highlight=False, soft_wrap=True
+        )
         completion = _complete(server, options.prompt, options.max_tokens, options, console)
         console.print("\n")
         server.check_alive()
@@ -211,9 +215,18 @@ def _report(
     )
     console.print(f"Speculation: {_speculation(server, before, options)}")
     device = server.device()
-    words = CPU_WORDS if device == "cpu" else f"The engine reported device {device!r}."
+    words = CPU_WORDS.format(kernels=_kernels())
+    if device != "cpu":
+        words = f"The engine reported the device {device!r}."
     console.print(f"Device: {words} ({options.dtype}, vLLM's eager mode)")
     console.print(f"Log: {escape(str(server.log))}", soft_wrap=True)
+
+
+def _kernels() -> str:
+    # The server runs with this interpreter, so it finds numba exactly if we do.
+    if find_spec("numba") is None:
+        return "torch alone (numba is not installed, so decoding is slower than it could be)"
+    return "torch and this project's numba kernels"
 
 
 def _speculation(server: VllmServer, before: dict[str, float], options: DemoOptions) -> str:

@@ -141,7 +141,7 @@ class VllmServer:
         """Start the process; returns at once."""
         if self._process is not None:
             raise ServerError(f"the server runs already (pid {self._process.pid})")
-        with self.log.open("ab") as log:
+        with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,

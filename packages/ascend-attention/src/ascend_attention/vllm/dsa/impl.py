@@ -140,7 +140,8 @@ def _compress(
     """Store the states of this step's tokens, then the entries that they complete."""
     state_meta, entry_meta = _metadata(state), _metadata(entries)
     _write_tokens(state, state_meta, compressor.project(hidden, state_meta.layout.position))
-    assert state_meta.closed is not None and state_meta.read is not None
+    assert state_meta.closed is not None
+    assert state_meta.read is not None
     assert entry_meta.write is not None
     if len(state_meta.closed):
         rows = gather_rows(state.kv_cache, state_meta.read)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-
-from ascend_fused_moe.ops.experts import reference
 from ascend_ops_core.cpu_kernels import CpuKernels
 from ascend_ops_core.errors import InvalidInputError
+
+from ascend_fused_moe.ops.experts import reference
 
 _cpu = CpuKernels("ascend_fused_moe.ops.experts.cpu")
 

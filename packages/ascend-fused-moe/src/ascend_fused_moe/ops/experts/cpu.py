@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, bf16_to_f32, f32_to_bf16
 from numba import njit, prange
 
 from ascend_fused_moe.ops.experts import reference
-from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, bf16_to_f32, f32_to_bf16
 
 # Above this many (token, expert) pairs per expert a GEMM per expert is faster.
 _FEW_PAIRS_PER_EXPERT = 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-
 from ascend_ops_core.ops.activation import reference as activation
 from ascend_ops_core.ops.linear import linear
 

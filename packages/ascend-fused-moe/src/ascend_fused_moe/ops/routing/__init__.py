@@ -8,9 +8,9 @@ the choice but not the weights.
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.errors import InvalidInputError
 
 from ascend_fused_moe.ops.routing import reference
-from ascend_ops_core.errors import InvalidInputError
 
 __all__ = ["SCORING_FUNCTIONS", "hash_routing", "topk_routing"]
 

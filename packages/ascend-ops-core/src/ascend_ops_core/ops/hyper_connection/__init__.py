@@ -46,18 +46,14 @@ def hc_pre(
         :func:`hc_post`.
     """
     kernels = _cpu.usable(streams, fn, scale, base, norm_weight)
-    if kernels is not None and kernels.supports(streams):
+    if kernels is not None and kernels.supports(streams, fn, scale, base, norm_weight):
         return kernels.hc_pre(
             streams, fn, scale, base, sinkhorn_iters, hc_eps, norm_eps, norm_weight
         )
-    return reference.hc_pre(
-        streams, fn, scale, base, sinkhorn_iters, hc_eps, norm_eps, norm_weight
-    )
+    return reference.hc_pre(streams, fn, scale, base, sinkhorn_iters, hc_eps, norm_eps, norm_weight)
 
 
-def hc_post(
-    output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPlan
-) -> torch.Tensor:
+def hc_post(output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPlan) -> torch.Tensor:
     """Spread a block's output over the streams and mix them.
 
     Args:
@@ -68,8 +64,8 @@ def hc_post(
     Returns:
         ``[T, n, H]`` in the streams' dtype: ``post[k] * output + sum_j comb[j, k] * streams[j]``.
     """
-    kernels = _cpu.usable(output, streams)
-    if kernels is not None and kernels.supports(streams) and output.dtype == streams.dtype:
+    kernels = _cpu.usable(output, streams, *plan)
+    if kernels is not None and kernels.supports(streams, *plan) and output.dtype == streams.dtype:
         return kernels.hc_post(output, streams, plan)
     return reference.hc_post(output, streams, plan)
 

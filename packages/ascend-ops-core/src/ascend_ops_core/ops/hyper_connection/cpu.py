@@ -18,12 +18,13 @@ from ascend_ops_core.ops.linear import linear
 _PARALLEL_FROM = 4
 
 
-def supports(streams: torch.Tensor) -> bool:
-    """Contiguous, non-empty float32 or bfloat16 streams."""
+def supports(streams: torch.Tensor, *controls: torch.Tensor) -> bool:
+    """Contiguous, non-empty float32 or bfloat16 streams, float32 weights and plan."""
     return (
         streams.dtype in (torch.float32, torch.bfloat16)
         and streams.is_contiguous()
         and streams.numel() > 0
+        and all(control.dtype == torch.float32 for control in controls)
     )
 
 
@@ -64,9 +65,7 @@ def hc_pre(
     return out, HyperConnectionPlan(post, comb)
 
 
-def hc_post(
-    output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPlan
-) -> torch.Tensor:
+def hc_post(output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPlan) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.hyper_connection.hc_post`."""
     new_streams = torch.empty_like(streams)
     bf16 = streams.dtype == torch.bfloat16

@@ -41,9 +41,7 @@ def hc_pre(
     return norm.rms_norm(collapsed, norm_weight, norm_eps), HyperConnectionPlan(post, comb)
 
 
-def hc_post(
-    output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPlan
-) -> torch.Tensor:
+def hc_post(output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPlan) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.hyper_connection.hc_post`."""
     spread = plan.post.unsqueeze(-1) * output.float().unsqueeze(-2)
     mixed = plan.comb.transpose(-1, -2) @ streams.float()

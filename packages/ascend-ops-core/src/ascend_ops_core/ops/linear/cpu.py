@@ -21,9 +21,11 @@ _WIDEN_ELEMENTS = 1 << 22
 
 
 def supports(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Equal float32 or bfloat16 dtypes and a contiguous weight."""
+    """Equal float32 or bfloat16 dtypes, shapes that fit, and a contiguous weight."""
     return (
         x.dtype == weight.dtype
+        and x.shape[-1] == weight.shape[-1]
+        and x.shape[1:-1] == weight.shape[:-2]
         and x.dtype in (torch.float32, torch.bfloat16)
         and weight.is_contiguous()
         and x.numel() > 0
@@ -33,9 +35,7 @@ def supports(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 def native_bf16() -> bool:
     """True when this CPU multiplies bfloat16 in hardware."""
-    return bool(
-        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    )
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

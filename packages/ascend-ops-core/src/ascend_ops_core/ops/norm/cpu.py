@@ -20,8 +20,12 @@ def supports(x: torch.Tensor, weight: torch.Tensor | None) -> bool:
         x.dtype in (torch.float32, torch.bfloat16)
         and x.is_contiguous()
         and x.numel() > 0
-        and (weight is None or (weight.dtype == torch.float32 and weight.is_contiguous()))
+        and (weight is None or _fits(weight, x.shape[-1]))
     )
+
+
+def _fits(weight: torch.Tensor, width: int) -> bool:
+    return weight.dtype == torch.float32 and weight.is_contiguous() and weight.shape == (width,)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:

@@ -52,7 +52,8 @@ def apply_rotary(
         ``[T, H, D]`` in ``x.dtype``, computed in float32.
 
     Raises:
-        InvalidInputError: ``R`` exceeds ``D``, or ``T`` differs between ``x`` and ``cos``.
+        InvalidInputError: ``R`` exceeds ``D``, ``T`` differs between ``x`` and ``cos``, or a table
+            is not float32.
     """
     _check(x, cos, sin)
     kernels = _cpu.usable(x, cos, sin)
@@ -92,6 +93,12 @@ def rms_norm_rotary(
 
 
 def _check(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    if cos.dtype != torch.float32 or sin.dtype != torch.float32:
+        raise InvalidInputError(
+            f"cos of {cos.dtype} and sin of {sin.dtype}",
+            "angles are float32 whatever the dtype of the heads",
+            "Pass the rows of a float32 table.",
+        )
     if 2 * cos.shape[-1] > x.shape[-1]:
         raise InvalidInputError(
             f"rotary dimension {2 * cos.shape[-1]}",

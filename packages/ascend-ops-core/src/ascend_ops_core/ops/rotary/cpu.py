@@ -12,9 +12,7 @@ _PARALLEL_FROM = 1 << 15
 _NO_WEIGHT = np.zeros(0, dtype=np.float32)
 
 
-def supports(
-    x: torch.Tensor, weight: torch.Tensor | None, interleaved: bool, at_end: bool
-) -> bool:
+def supports(x: torch.Tensor, weight: torch.Tensor | None, interleaved: bool, at_end: bool) -> bool:
     """Contiguous float32 or bfloat16 heads, interleaved pairs at the end, float32 weight."""
     return (
         interleaved
@@ -23,13 +21,18 @@ def supports(
         and x.numel() > 0
         and x.dtype in (torch.float32, torch.bfloat16)
         and x.is_contiguous()
-        and (weight is None or (weight.dtype == torch.float32 and weight.is_contiguous()))
+        and (
+            weight is None
+            or (
+                weight.dtype == torch.float32
+                and weight.is_contiguous()
+                and weight.shape == x.shape[-1:]
+            )
+        )
     )
 
 
-def rotary(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool
-) -> torch.Tensor:
+def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.rotary.apply_rotary`."""
     return _run(x, _NO_WEIGHT, False, 0.0, cos, sin, -1.0 if inverse else 1.0)
 

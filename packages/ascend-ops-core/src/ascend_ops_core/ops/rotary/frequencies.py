@@ -26,6 +26,15 @@ class YarnScaling:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Refuse figures for which the ramp is not defined."""
+        for name in ("factor", "original_max_position", "beta_fast", "beta_slow"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise InvalidInputError(
+                    f"YaRN {name}={value}", "it must be positive", "Correct rope_scaling."
+                )
+
 
 def rotary_dim_of(
     head_dim: int, *, rotary_dim: int | None = None, partial_rotary_factor: float | None = None
@@ -43,8 +52,9 @@ def rotary_dim_of(
             f"the factor gives {by_factor} of {head_dim} channels",
             "Keep one of the two in the config, or make them agree.",
         )
-    result = head_dim if rotary_dim is None and by_factor is None else (rotary_dim or by_factor)
-    if result is None or result <= 0 or result > head_dim or result % 2:
+    given = by_factor if rotary_dim is None else rotary_dim
+    result = head_dim if given is None else given
+    if result <= 0 or result > head_dim or result % 2:
         raise InvalidInputError(
             f"rotary dimension {result}",
             f"it must be even and between 2 and the head size {head_dim}",

@@ -19,8 +19,8 @@ def apply_rotary(
     """See :func:`ascend_ops_core.ops.rotary.apply_rotary`."""
     rotary_dim = 2 * cos.shape[-1]
     passed = x.shape[-1] - rotary_dim
-    rotated, kept = (x[..., passed:], x[..., :passed]) if at_end else x.split(
-        [rotary_dim, passed], dim=-1
+    rotated, kept = (
+        (x[..., passed:], x[..., :passed]) if at_end else x.split([rotary_dim, passed], dim=-1)
     )
     c, s = cos.unsqueeze(-2), sin.unsqueeze(-2)
     if inverse:

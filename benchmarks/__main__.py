@@ -1,0 +1,113 @@
+"""Benchmarks of the stack; ``python -m benchmarks --help``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.workload import SHAPE, Measurement, Workload, checkpoint_dir
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+RESULTS = Path(__file__).parent / "results"
+PEERS = ("transformers", "ascend")
+
+
+@app.command()
+def v4(
+    repeats: Annotated[int, typer.Option(help="Measurements per cell; the median counts.")] = 3,
+    dtype: Annotated[list[str] | None, typer.Option(help="float32, bfloat16 or both.")] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="Batch sizes.")] = None,
+    threads: Annotated[int, typer.Option(help="Threads of both peers.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder for the result page.")] = RESULTS,
+    work: Annotated[Path | None, typer.Option(help="Folder for checkpoints.")] = None,
+) -> None:
+    """DeepSeek-V4 (256M parameters) against transformers: speed and memory, in one run."""
+    from benchmarks import machine, memory, report
+
+    work = work or Path(tempfile.gettempdir()) / "ascend-benchmarks"
+    measurements: list[Measurement] = []
+    dtypes = dtype or ["float32", "bfloat16"]
+    for name in dtypes:
+        _ensure_checkpoint(checkpoint_dir(work, name), name)
+        for size in batch or [1, 8]:
+            workload = Workload(name, size, repeats=repeats)
+            for peer in PEERS:
+                typer.echo(f"{peer} {name} batch {size} ...")
+                measurements.append(_in_process_of_its_own(peer, workload, work, threads))
+    facts = machine.describe(threads)
+    peaks = [memory.measure(checkpoint_dir(work, name), name, threads) for name in dtypes]
+    report.write(out, measurements, facts, peaks)
+    typer.echo(f"written to {out}")
+
+
+@app.command(hidden=True)
+def cell(peer: str, workload: str, work: Path, result: Path) -> None:
+    """Run one peer on one workload in this process."""
+    from benchmarks import peer_ours, peer_transformers
+
+    plan = Workload(**json.loads(workload))
+    runner = peer_ours if peer == "ascend" else peer_transformers
+    measured = runner.run(checkpoint_dir(work, plan.dtype), plan)
+    result.write_text(json.dumps(measured.to_json()))
+
+
+@app.command()
+def profile(
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    batch: Annotated[int, typer.Option(help="Sequences at once.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads.")] = 2,
+    work: Annotated[Path | None, typer.Option(help="Folder for checkpoints.")] = None,
+) -> None:
+    """Where the time of our decode goes, by operator."""
+    from benchmarks import decode_profile
+
+    work = work or Path(tempfile.gettempdir()) / "ascend-benchmarks"
+    _ensure_checkpoint(checkpoint_dir(work, dtype), dtype)
+    os.environ.update(_environment(threads))
+    typer.echo(decode_profile.run(checkpoint_dir(work, dtype), dtype, batch))
+
+
+def _ensure_checkpoint(directory: Path, dtype: str) -> None:
+    if (directory / "model.safetensors").exists():
+        return
+    import torch
+    from ascend_models_deepseek.testing.tiny_v4 import write_checkpoint
+
+    typer.echo(f"writing {directory} ...")
+    write_checkpoint(SHAPE, directory, dtype=getattr(torch, dtype))
+
+
+def _in_process_of_its_own(peer: str, workload: Workload, work: Path, threads: int) -> Measurement:
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "benchmarks", "cell", peer]
+        command += [json.dumps(workload.__dict__), str(work), str(result)]
+        done = subprocess.run(
+            command, env={**os.environ, **_environment(threads)}, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise typer.BadParameter(f"{peer} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        raw = json.loads(result.read_text())
+    raw["workload"] = Workload(**raw["workload"])
+    return Measurement(**raw)
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """Both peers get the same threads; the engine runs in the measuring process."""
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "NUMBA_NUM_THREADS": str(threads),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+    }
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,170 @@
+"""The result page: table, ratios, bounds, raw numbers and a plot."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+from benchmarks.memory import Peak
+from benchmarks.workload import ACTIVE_PARAMETERS, TOTAL_PARAMETERS, Measurement
+
+# llama.cpp on the same shape, from a quiet two-core AVX2 machine: decode tokens/s.
+LLAMA_CPP = {
+    ("float32", 1): 35.3,
+    ("float32", 8): 62.3,
+    ("bfloat16", 1): 55.0,
+    ("bfloat16", 8): 94.0,
+}
+TARGETS = {
+    ("float32", 1): (1.0, 2.5),
+    ("float32", 8): (1.0, 2.0),
+    ("bfloat16", 1): (4.0, 2.5),
+    ("bfloat16", 8): (4.0, 2.5),
+}
+
+
+def prefill_rate(m: Measurement) -> float:
+    """Prompt tokens per second, median of the repeats."""
+    return m.workload.batch * m.workload.prompt / median(m.prefill_s)
+
+
+def decode_rate(m: Measurement) -> float:
+    """Generated tokens per second over the batch, median of the repeats."""
+    return m.workload.batch * m.workload.decode / median(m.decode_s)
+
+
+def write(
+    out: Path, measurements: list[Measurement], facts: dict[str, str], peaks: list[Peak]
+) -> None:
+    """Write ``v4.json``, ``v4.md`` and ``v4.png``."""
+    out.mkdir(parents=True, exist_ok=True)
+    raw = {
+        "machine": facts,
+        "measurements": [m.to_json() for m in measurements],
+        "memory": [asdict(p) for p in peaks],
+    }
+    (out / "v4.json").write_text(json.dumps(raw, indent=1) + "\n")
+    cells = _pair(measurements)
+    (out / "v4.md").write_text(_page(cells, facts, peaks))
+    _plot(cells, out / "v4.png")
+
+
+def _pair(
+    measurements: list[Measurement],
+) -> dict[tuple[str, int], tuple[Measurement, Measurement]]:
+    by_key = {(m.peer, m.workload.dtype, m.workload.batch): m for m in measurements}
+    return {
+        (dtype, batch): (m, by_key["ascend", dtype, batch])
+        for (peer, dtype, batch), m in by_key.items()
+        if peer == "transformers"
+    }
+
+
+def decode_bound(dtype: str, batch: int, bandwidth: float) -> float:
+    """Tokens/s if a step only read its weights once: all experts from batch 8 on."""
+    size = 4 if dtype == "float32" else 2
+    # With 16 experts and top 4, eight tokens hit 90 % of them; the bound takes all.
+    parameters = ACTIVE_PARAMETERS if batch == 1 else TOTAL_PARAMETERS
+    return batch * bandwidth * 1e9 / (parameters * size)
+
+
+def _page(
+    cells: dict[tuple[str, int], tuple[Measurement, Measurement]],
+    facts: dict[str, str],
+    peaks: list[Peak],
+) -> str:
+    bandwidth = float(facts["read bandwidth"].split()[0])
+    lines = [
+        "# DeepSeek-V4 on a CPU against transformers",
+        "",
+        f"Measured {datetime.date.today().isoformat()} with `./tools/dev bench`: 256M parameters "
+        "(97M active), prompt 512, decode 64, both peers on the same threads in one run, median "
+        "of the repeats. Ratios are what counts; absolute numbers move with the machine.",
+        "",
+        *(f"- {name}: {value}" for name, value in facts.items()),
+        "",
+        "| dtype | batch | transformers prefill | ours | ratio | transformers decode | ours "
+        "| ratio | target prefill / decode | share of the bandwidth bound |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (dtype, batch), (peer, ours) in cells.items():
+        bound = decode_bound(dtype, batch, bandwidth)
+        target = TARGETS[dtype, batch]
+        lines.append(
+            f"| {dtype} | {batch} | {prefill_rate(peer):.1f} | {prefill_rate(ours):.1f} "
+            f"| **{prefill_rate(ours) / prefill_rate(peer):.2f}x** "
+            f"| {decode_rate(peer):.1f} | {decode_rate(ours):.1f} "
+            f"| **{decode_rate(ours) / decode_rate(peer):.2f}x** "
+            f"| {target[0]}x / {target[1]}x | {decode_rate(ours) / bound:.0%} |"
+        )
+    lines += [
+        "",
+        "tokens/s; the bound is reading every weight that a step needs once, at the measured "
+        "bandwidth.",
+        "",
+        "![Decode and prefill rates](v4.png)",
+        "",
+        "## The next rung: llama.cpp",
+        "",
+        "Its figures are from another machine (two AVX2 cores without bfloat16 instructions), so "
+        "only the order of magnitude compares:",
+        "",
+        "| dtype | batch | llama.cpp decode there | ours here |",
+        "|---|---|---|---|",
+        *(
+            f"| {dtype} | {batch} | {LLAMA_CPP[dtype, batch]:.1f} | {decode_rate(ours):.1f} |"
+            for (dtype, batch), (_, ours) in cells.items()
+        ),
+        "",
+        "## Memory",
+        "",
+        "| dtype | engine without a model, MB | with it | weights + caches | ratio (at most 1.3) |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {p.dtype} | {p.empty_mb:.0f} | {p.loaded_mb:.0f} "
+            f"| {p.weights_mb + p.caches_mb:.0f} | {p.ratio:.2f} |"
+            for p in peaks
+        ),
+        "",
+        "## Raw seconds",
+        "",
+        "| peer | dtype | batch | prefill | decode |",
+        "|---|---|---|---|---|",
+    ]
+    for pair in cells.values():
+        for m in pair:
+            lines.append(
+                f"| {m.peer} | {m.workload.dtype} | {m.workload.batch} "
+                f"| {_seconds(m.prefill_s)} | {_seconds(m.decode_s)} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _seconds(values: list[float]) -> str:
+    return ", ".join(f"{v:.2f}" for v in values)
+
+
+def _plot(cells: dict[tuple[str, int], tuple[Measurement, Measurement]], file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4))
+    names = [f"{dtype}\nbatch {batch}" for dtype, batch in cells]
+    for axis, rate, title in zip(
+        axes, (decode_rate, prefill_rate), ("decode", "prefill"), strict=True
+    ):
+        for shift, index, label in ((-0.2, 0, "transformers"), (0.2, 1, "ascend on vLLM")):
+            values = [rate(pair[index]) for pair in cells.values()]
+            bars = axis.bar([i + shift for i in range(len(names))], values, 0.4, label=label)
+            axis.bar_label(bars, fmt="%.0f", fontsize=8)
+        axis.set_xticks(range(len(names)), names, fontsize=8)
+        axis.set_title(f"{title}, tokens/s")
+    axes[0].legend()
+    figure.tight_layout()
+    figure.savefig(file, dpi=110)
+    plt.close(figure)

@@ -1,0 +1,123 @@
+"""linear and grouped_linear on both sides of every crossover of the CPU kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ascend_ops_core.ops.linear import cpu, grouped_linear, linear, reference
+from ascend_ops_core.testing import assert_close
+
+TOKENS = (0, 1, 3, 4, 5, 16, 17, 65)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """In float64 and by outer products, so that neither GEMM nor GEMV of torch decides."""
+    x, weight = x.double(), weight.double()
+    return (x[:, None, :] * weight[None, :, :]).sum(-1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 32), (37, 19), (1, 1)])
+def test_linear(tokens: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(tokens)
+    x = torch.randn(tokens, inputs).to(dtype)
+    weight = (torch.randn(outputs, inputs) / inputs**0.5).to(dtype)
+    got = linear(x, weight)
+    assert got.dtype == dtype
+    assert_close(got, product(x, weight))
+    assert_close(reference.linear(x, weight), product(x, weight))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("groups", [1, 3])
+def test_grouped_linear(tokens: int, groups: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(tokens)
+    x = torch.randn(tokens, groups, 37).to(dtype)
+    weight = (torch.randn(groups, 19, 37) / 6).to(dtype)
+    expected = torch.stack([product(x[:, g], weight[g]) for g in range(groups)], dim=1)
+    got = grouped_linear(x, weight)
+    assert got.dtype == dtype
+    assert_close(got, expected)
+    assert_close(reference.grouped_linear(x, weight), expected)
+
+
+def test_grouped_equals_transformers() -> None:
+    from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4GroupedLinear
+
+    module = DeepseekV4GroupedLinear(10, 12, 3)
+    for tokens in (2, 20):
+        x = torch.randn(tokens, 3, 10)
+        assert_close(grouped_linear(x, module.weight.data.view(3, 4, 10)), module(x).detach())
+
+
+@pytest.mark.parametrize("tokens", [4, 20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_strides(tokens: int, dtype: torch.dtype) -> None:
+    x = torch.randn(24, 2 * tokens).to(dtype).T[::2]
+    weight = torch.randn(24, 9).to(dtype).T
+    assert not x.is_contiguous()
+    assert_close(linear(x, weight), product(x, weight), scale=5)
+    assert_close(linear(x, weight.contiguous()), product(x, weight), scale=5)
+    split = torch.randn(tokens, 2, 40).to(dtype)[..., 5:29]
+    grouped = torch.randn(2, 9, 24).to(dtype)
+    expected = torch.stack([product(split[:, g], grouped[g]) for g in range(2)], dim=1)
+    assert_close(grouped_linear(split, grouped), expected, scale=5)
+
+
+def test_few_tokens_run_without_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "linear", None)
+    monkeypatch.setattr(reference, "grouped_linear", None)
+    assert linear(torch.randn(2, 8), torch.randn(3, 8)).isfinite().all()
+    assert grouped_linear(torch.randn(2, 1, 8), torch.randn(1, 3, 8)).isfinite().all()
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_many_bfloat16_tokens_with_and_without_hardware(
+    monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    monkeypatch.setattr(cpu, "native_bf16", lambda: native)
+    # Parts of 40 elements: two rows of the weight at a time, and a last part of one.
+    monkeypatch.setattr(cpu, "_WIDEN_ELEMENTS", 40)
+    x, weight = torch.randn(20, 16).bfloat16(), torch.randn(2, 7, 16).bfloat16()
+    assert_close(linear(x, weight[0]), product(x, weight[0]), scale=4)
+    both = x.unsqueeze(1).repeat(1, 2, 1)
+    expected = torch.stack([product(x, weight[g]) for g in range(2)], dim=1)
+    assert_close(grouped_linear(both, weight), expected, scale=4)
+
+
+def test_accumulates_in_float32() -> None:
+    # In bfloat16 the sum would stop growing at 256.
+    x, weight = torch.ones(1, 4096).bfloat16(), torch.ones(1, 4096).bfloat16()
+    assert float(linear(x, weight)) == 4096
+    assert float(linear(x.expand(20, -1).contiguous(), weight)[7]) == 4096
+
+
+def test_nan_stays_in_its_token() -> None:
+    x = torch.randn(5, 8)
+    x[2, 3] = float("nan")
+    out = linear(x, torch.randn(4, 8))
+    assert out[2].isnan().all()
+    assert out[[0, 1, 3, 4]].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_shapes_that_do_not_fit_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(RuntimeError):
+        linear(torch.zeros(2, 8, dtype=dtype), torch.zeros(3, 6, dtype=dtype))
+    with pytest.raises(RuntimeError):
+        grouped_linear(torch.zeros(2, 2, 8, dtype=dtype), torch.zeros(3, 4, 8, dtype=dtype))
+    with pytest.raises(RuntimeError):
+        linear(torch.zeros(2, 8, dtype=dtype), torch.zeros(3, 8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_gradients_use_the_definition(which: int) -> None:
+    pair = [torch.randn(2, 8), torch.randn(3, 8)]
+    pair[which].requires_grad_()
+    linear(pair[0], pair[1]).sum().backward()
+    other = pair[1 - which].sum(0).expand_as(pair[which])
+    assert pair[which].grad is not None
+    assert_close(pair[which].grad, other)
