@@ -16,7 +16,7 @@ from ascend_models_deepseek.testing.tiny_v4 import TinyV4Spec, write_checkpoint
 from benchmarks.workload import SHAPE
 
 _CACHE_BYTES = 256 << 20
-_NO_CACHE_BYTES = 16 << 20
+_NO_CACHE_BYTES = 64 << 20
 
 
 @dataclass

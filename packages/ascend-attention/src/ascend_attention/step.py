@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 
@@ -14,14 +13,14 @@ class StepLayout:
     """The ragged batch of one step.
 
     Attributes:
-        query_start: ``[R + 1]`` first token of every request in the flat batch.
-        seq_lens: ``[R]`` context length of every request, this step's tokens included.
+        query_start: ``[R + 1]`` int64, first token of every request in the flat batch.
+        seq_lens: ``[R]`` int64, context length of every request, this step's tokens included.
         request: ``[T]`` int64, the request of every token.
         position: ``[T]`` int64, the token's index within its request.
     """
 
-    query_start: npt.NDArray[np.int64]
-    seq_lens: npt.NDArray[np.int64]
+    query_start: torch.Tensor
+    seq_lens: torch.Tensor
     request: torch.Tensor
     position: torch.Tensor
 
@@ -31,29 +30,31 @@ class StepLayout:
         return int(self.query_start[-1])
 
     @property
-    def query_lens(self) -> npt.NDArray[np.int64]:
+    def query_lens(self) -> torch.Tensor:
         """``[R]`` tokens of every request in this step."""
-        return np.diff(self.query_start)
+        return self.query_start.diff()
 
     @property
-    def starts(self) -> npt.NDArray[np.int64]:
+    def starts(self) -> torch.Tensor:
         """``[R]`` tokens of every request that earlier steps computed."""
         return self.seq_lens - self.query_lens
 
     @classmethod
-    def build(cls, query_start: npt.ArrayLike, seq_lens: npt.ArrayLike) -> StepLayout:
+    def build(cls, query_start: Any, seq_lens: Any) -> StepLayout:
         """Flatten the batch.
 
         Args:
-            query_start: ``[R + 1]`` cumulative query lengths, starting at 0.
+            query_start: ``[R + 1]`` cumulative query lengths, starting at 0; a sequence, an array
+                or a CPU tensor.
             seq_lens: ``[R]`` context lengths.
         """
-        starts = np.asarray(query_start, dtype=np.int64)
-        lens = np.asarray(seq_lens, dtype=np.int64)
-        query_lens = np.diff(starts)
-        request = np.repeat(np.arange(len(lens)), query_lens)
-        position = np.arange(starts[-1]) - np.repeat(starts[:-1] - (lens - query_lens), query_lens)
-        return cls(starts, lens, torch.from_numpy(request), torch.from_numpy(position))
+        starts = torch.as_tensor(query_start, dtype=torch.int64)
+        lens = torch.as_tensor(seq_lens, dtype=torch.int64)
+        query_lens = starts.diff()
+        request = torch.arange(len(lens)).repeat_interleave(query_lens)
+        before = starts[:-1] - (lens - query_lens)
+        position = torch.arange(int(starts[-1])) - before.repeat_interleave(query_lens)
+        return cls(starts, lens, request, position)
 
     def visible_entries(self, ratio: int) -> torch.Tensor:
         """``[T]`` int64: compressed entries that each token may attend to, ``(p + 1) // ratio``."""
@@ -78,9 +79,9 @@ class ClosedEntries:
     @classmethod
     def of(cls, layout: StepLayout, ratio: int) -> ClosedEntries:
         """Entries whose last token lies in this step: no other is emitted."""
-        first, last = layout.starts // ratio, layout.seq_lens // ratio
-        counts = np.maximum(last - first, 0)
-        request = np.repeat(np.arange(len(counts)), counts)
-        before = np.repeat(np.cumsum(counts) - counts, counts)
-        entry = np.arange(counts.sum()) - before + np.repeat(first, counts)
-        return cls(torch.from_numpy(request), torch.from_numpy(entry))
+        first = layout.starts // ratio
+        counts = (layout.seq_lens // ratio - first).clamp(min=0)
+        request = torch.arange(len(counts)).repeat_interleave(counts)
+        before = counts.cumsum(0) - counts
+        entry = torch.arange(len(request)) + (first - before).repeat_interleave(counts)
+        return cls(request, entry)

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ascend_attention.caches import default_block_tokens
+from ascend_models_deepseek.vllm import check_request as check_deepseek
 from ascend_ops_core.errors import InvalidInputError
 from vllm.platforms.cpu import CpuPlatform
 
@@ -34,6 +35,7 @@ class AscendReferencePlatform(CpuPlatform):
             return
         scheduler.enable_chunked_prefill = chunked
         scheduler.max_num_batched_tokens = most_tokens
+        check_deepseek(vllm_config)
         _set_block_size(vllm_config)
         _bind_threads(vllm_config)
 

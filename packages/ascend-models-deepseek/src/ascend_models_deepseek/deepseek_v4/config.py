@@ -111,7 +111,7 @@ class DeepseekV4Spec:
             yarn=_yarn(read),
             compress_ratios=ratios[:layers],
             mtp_compress_ratios=ratios[layers:],
-            num_hash_layers=_num_hash_layers(read),
+            num_hash_layers=num_hash_layers(config),
             hc_mult=read.integer("hc_mult", 4),
             hc_sinkhorn_iters=read.integer("hc_sinkhorn_iters", 20),
             hc_eps=float(read.get("hc_eps", 1e-6)),
@@ -140,6 +140,17 @@ class DeepseekV4Spec:
                 "DeepSeek-V4 checkpoints carry a separate head.weight",
                 "Set it to false and store the head.",
             )
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise InvalidInputError(
+                    f"{name}={getattr(self, name)}", "it must be at least 1", _FIX_CONFIG
+                )
+        if self.swiglu_limit < 0:
+            raise InvalidInputError(
+                f"swiglu_limit={self.swiglu_limit}",
+                "it must be positive",
+                "Use 0 or null to switch it off.",
+            )
         rules = [
             ("num_attention_heads", self.num_attention_heads, "o_groups", self.o_groups),
             ("head_dim", self.head_dim, "an even split", 2),
@@ -164,6 +175,26 @@ class DeepseekV4Spec:
 
 
 _FIX_CONFIG = "Correct config.json."
+_AT_LEAST_ONE = (
+    "vocab_size",
+    "hidden_size",
+    "moe_intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "head_dim",
+    "q_lora_rank",
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "max_position_embeddings",
+    "hc_mult",
+    "hc_sinkhorn_iters",
+    "sliding_window",
+    "o_groups",
+    "o_lora_rank",
+    "index_n_heads",
+    "index_head_dim",
+    "index_topk",
+)
 
 
 class _Reader:
@@ -185,7 +216,9 @@ class _Reader:
             raise InvalidInputError(
                 f"config without {key!r}", "DeepSeek-V4 needs it", "Add it to config.json."
             )
-        if int(value) != value or int(value) < 0:
+        # A remainder of NaN, which infinity also leaves, is true.
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or value < 0 or value % 1:
             raise InvalidInputError(
                 f"{key}={value!r}", "it must be a non-negative integer", _FIX_CONFIG
             )
@@ -202,14 +235,7 @@ def _compress_ratios(read: _Reader, layers: int, mtp_layers: int) -> tuple[int, 
                 "DeepSeek-V4 needs one ratio per layer",
                 "Add compress_ratios (or transformers' layer_types) to config.json.",
             )
-        unknown = sorted(set(types) - set(_RATIO_OF_LAYER_TYPE))
-        if unknown:
-            raise InvalidInputError(
-                f"layer_types with {unknown}",
-                f"known are {', '.join(_RATIO_OF_LAYER_TYPE)}",
-                _FIX_CONFIG,
-            )
-        ratios = [_RATIO_OF_LAYER_TYPE[t] for t in types]
+        ratios = [ratio_of(t) for t in types]
         _check_rates(read)
     # A ratio of 1 is another spelling of "no compression".
     result = [0 if r == 1 else int(r) for r in ratios]
@@ -232,6 +258,21 @@ def _compress_ratios(read: _Reader, layers: int, mtp_layers: int) -> tuple[int, 
     return tuple(result)
 
 
+def ratio_of(layer_type: str) -> int:
+    """Compress ratio of one of transformers' attention types.
+
+    Raises:
+        InvalidInputError: an unknown type.
+    """
+    if layer_type not in _RATIO_OF_LAYER_TYPE:
+        raise InvalidInputError(
+            f"layer_types with {layer_type!r}",
+            f"known are {', '.join(_RATIO_OF_LAYER_TYPE)}",
+            _FIX_CONFIG,
+        )
+    return _RATIO_OF_LAYER_TYPE[layer_type]
+
+
 def _check_rates(read: _Reader) -> None:
     for layer_type, rate in (read.get("compress_rates") or {}).items():
         expected = _RATIO_OF_LAYER_TYPE.get(layer_type)
@@ -244,7 +285,13 @@ def _check_rates(read: _Reader) -> None:
             )
 
 
-def _num_hash_layers(read: _Reader) -> int:
+def num_hash_layers(config: Any) -> int:
+    """Leading layers with hash routing, in either spelling.
+
+    Raises:
+        InvalidInputError: an unknown type of layer, or a hash layer behind another one.
+    """
+    read = _Reader(config)
     types: Sequence[str] | None = read.get("mlp_layer_types")
     if types is None or read.get("num_hash_layers") is not None:
         return read.integer("num_hash_layers", 0)

@@ -19,7 +19,11 @@ _DTYPES = {
     "I16": torch.int16,
     "I8": torch.int8,
     "U8": torch.uint8,
+    "U16": torch.uint16,
+    "U32": torch.uint32,
+    "U64": torch.uint64,
     "BOOL": torch.bool,
+    "F4": torch.float4_e2m1fn_x2,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
     "F8_E8M0": torch.float8_e8m0fnu,
@@ -27,13 +31,20 @@ _DTYPES = {
 
 
 def read_headers(directory: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Shape and dtype of every tensor in a directory's safetensors files, without their data."""
+    """Shape and dtype of every tensor in a directory's safetensors files, without their data.
+
+    Raises:
+        CheckpointError: a dtype that torch does not have.
+    """
     found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
     for file in sorted(directory.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - a handle, not a mapping
                 part = tensors.get_slice(name)
-                found[name] = tuple(part.get_shape()), _DTYPES[part.get_dtype()]
+                dtype = part.get_dtype()
+                if dtype not in _DTYPES:
+                    raise_for([f"dtype of {name} is {dtype}, which cannot be loaded"])
+                found[name] = tuple(part.get_shape()), _DTYPES[dtype]
     return found
 
 

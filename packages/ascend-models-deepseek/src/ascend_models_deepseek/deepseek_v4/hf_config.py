@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from ascend_models_deepseek.deepseek_v4.config import _RATIO_OF_LAYER_TYPE
+from ascend_models_deepseek.deepseek_v4.config import num_hash_layers, ratio_of
 
 
 class AscendDeepseekV4Config(PretrainedConfig):
@@ -40,11 +40,10 @@ def _rewrite_schedule(kwargs: dict[str, Any]) -> None:
     rates = kwargs.get("compress_rates") or {}
     if kwargs.get("compress_ratios") is None and types is not None:
         kwargs["compress_ratios"] = [
-            rates.get(t, _RATIO_OF_LAYER_TYPE.get(t, t)) if t != "sliding_attention" else 0
-            for t in types
+            rates.get(t, ratio_of(t)) if t != "sliding_attention" else 0 for t in types
         ]
     if kwargs.get("num_hash_layers") is None and mlp_types is not None:
-        kwargs["num_hash_layers"] = sum(t == "hash_moe" for t in mlp_types)
+        kwargs["num_hash_layers"] = num_hash_layers({"mlp_layer_types": mlp_types})
     factor = kwargs.pop("partial_rotary_factor", None)
     if kwargs.get("qk_rope_head_dim") is None and factor is not None:
         kwargs["qk_rope_head_dim"] = int(kwargs["head_dim"] * factor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ascend_ops_core.errors import InvalidInputError
@@ -50,7 +51,8 @@ class Shard:
             ("moe_intermediate_size", inter),
         ):
             if value % size:
-                usable = [n for n in range(1, value + 1) if value % n == 0 and n <= 64]
+                common = math.gcd(spec.num_attention_heads, spec.o_groups, inter)
+                usable = [n for n in range(1, common + 1) if common % n == 0]
                 raise InvalidInputError(
                     f"tensor_parallel_size={size}",
                     f"it must divide {name}={value}",

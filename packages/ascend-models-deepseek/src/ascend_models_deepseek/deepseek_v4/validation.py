@@ -1,4 +1,4 @@
-"""Refuses engine settings that DeepSeek-V4 cannot serve, before anything is allocated."""
+"""Refuses configs, engine settings and checkpoints before anything is started or allocated."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from ascend_ops_core.errors import InvalidInputError
 from vllm.config import CompilationMode, VllmConfig
 
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.headers import check_headers
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.weights import main_table, mtp_table
 
 
 def check_engine_config(spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:
@@ -46,3 +49,21 @@ def check_engine_config(spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:
             "caches keep the model's dtype on this device",
             "Leave kv_cache_dtype unset.",
         )
+
+
+def check_request(vllm_config: VllmConfig) -> None:
+    """Everything that can be told in the user's process, before workers start.
+
+    Raises:
+        InvalidInputError: a config or engine setting that cannot be served.
+        CheckpointError: a local checkpoint whose headers do not fit, with every problem.
+    """
+    model = vllm_config.model_config
+    spec = DeepseekV4Spec.from_config(model.hf_config)
+    check_engine_config(spec, vllm_config)
+    size = vllm_config.parallel_config.tensor_parallel_size
+    shard = Shard.of(spec, size, 0, (0, spec.vocab_size))
+    if vllm_config.load_config.load_format in ("auto", "safetensors", "hf"):
+        check_headers(main_table(spec, shard), model.model)
+        if vllm_config.speculative_config is not None and spec.num_mtp_layers:
+            check_headers(mtp_table(spec, shard), model.model)

@@ -16,6 +16,7 @@ from torch import nn
 
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.mapped_pages import MappedPages
 
 _LOADABLE_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _LOADABLE_INTEGERS = (torch.int64, torch.int32)
@@ -73,10 +74,16 @@ class WeightTable:
             found: shape and dtype by name.
         """
         lines = []
-        for name in sorted(set(self.rules) - set(found)):
+        absent = sorted(set(self.rules) - set(found))
+        # Only names that are in question are offered: the rest of a model is full of close ones.
+        strangers = sorted(
+            name for name in set(found) - set(self.rules) if not name.startswith(self.ignored_prefixes)
+        )
+        near = _Nearest()
+        for name in absent:
             if not self.rules[name].optional:
                 lines.append(
-                    f"missing {name} {list(self.rules[name].shape)}{self._near(name, found)}"
+                    f"missing {name} {list(self.rules[name].shape)}{near(name, strangers)}"
                 )
         for name in sorted(found):
             if name.startswith(self.ignored_prefixes):
@@ -84,7 +91,7 @@ class WeightTable:
             shape, dtype = found[name]
             rule = self.rules.get(name)
             if rule is None:
-                lines.append(f"unexpected {name} {list(shape)}{self._near(name, self.rules)}")
+                lines.append(f"unexpected {name} {list(shape)}{near(name, absent)}")
                 continue
             allowed = _LOADABLE_INTEGERS if rule.integer else _LOADABLE_FLOATS
             if dtype not in allowed:
@@ -112,6 +119,7 @@ class WeightTable:
         """
         parameters = dict(model.named_parameters())
         found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        pages = MappedPages()
         for name, tensor in weights:
             if name.startswith(self.ignored_prefixes):
                 continue
@@ -119,12 +127,22 @@ class WeightTable:
             rule = self.rules.get(name)
             if rule is not None and rule.shape == tuple(tensor.shape) and _loadable(rule, tensor):
                 rule.copy(tensor, parameters[rule.param])
+            pages.release(tensor)
         raise_for(self.problems(found))
         return {self.rules[name].param for name in found}
 
-    @staticmethod
-    def _near(name: str, others: Iterable[str]) -> str:
-        close = difflib.get_close_matches(name, list(others), n=1, cutoff=0.8)
+
+class _Nearest:
+    """Offers close names for the first problems; a search takes long among many thousands."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_REPORTED
+
+    def __call__(self, name: str, others: list[str]) -> str:
+        if not self._left:
+            return ""
+        self._left -= 1
+        close = difflib.get_close_matches(name, others, n=1, cutoff=0.8)
         return f" (closest: {close[0]})" if close else ""
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
 
 def register() -> None:
     """Register configs and architectures; may be called any number of times.
@@ -24,3 +29,19 @@ def register() -> None:
     module = "ascend_models_deepseek.registry"
     ModelRegistry.register_model("DeepseekV4ForCausalLM", f"{module}:AscendDeepseekV4ForCausalLM")
     ModelRegistry.register_model("DeepSeekV4MTPModel", f"{module}:DeepSeekV4MTP")
+
+
+def check_request(vllm_config: VllmConfig) -> None:
+    """Refuse what cannot be served, in the process that asks for it.
+
+    Does nothing for models of other packages.
+
+    Raises:
+        ValueError: names the value, the limit and the remedy, or lists a checkpoint's problems.
+    """
+    model = vllm_config.model_config
+    if model is None or model.hf_config.model_type != "deepseek_v4":
+        return
+    from ascend_models_deepseek.deepseek_v4.validation import check_request as check
+
+    check(vllm_config)

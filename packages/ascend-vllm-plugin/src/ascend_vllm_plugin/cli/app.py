@@ -151,7 +151,7 @@ def demo(
     ] = 0,
     startup_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds to wait for the server.")
-    ] = 300,
+    ] = 600,
     log: Annotated[
         Path | None,
         typer.Option(help="File for the server's output (default: a new temporary file)."),

@@ -35,10 +35,11 @@ def fused_experts(
         ``[T, H]`` in ``x.dtype``, accumulated in float32.
 
     Raises:
-        InvalidInputError: shapes that do not belong together, named with both sides.
+        InvalidInputError: shapes that do not belong together, named with both sides; a negative
+            limit; an id outside ``[0, E)`` (on a CPU, where looking costs nothing).
     """
     experts, two_i, hidden = w13.shape
-    if w2.shape != (experts, hidden, two_i // 2) or x.shape[-1] != hidden:
+    if w2.shape != (experts, hidden, two_i // 2) or two_i % 2 or x.shape[-1] != hidden:
         raise InvalidInputError(
             f"x {tuple(x.shape)}, w13 {tuple(w13.shape)}, w2 {tuple(w2.shape)}",
             "expected [T, H], [E, 2I, H] and [E, H, I]",
@@ -50,9 +51,27 @@ def fused_experts(
             f"both need [T, k] with T={x.shape[0]}",
             "Route exactly the tokens that are passed.",
         )
+    if swiglu_limit is not None and swiglu_limit < 0:
+        raise InvalidInputError(
+            f"swiglu_limit={swiglu_limit}", "it must be positive", "Use 0 or null to switch it off."
+        )
     if x.shape[0] == 0:
         return torch.empty_like(x)
+    _check_ids(ids, experts)
     kernels = _cpu.usable(x, w13, w2, weights)
     if kernels is not None and kernels.supports(x, w13, w2):
         return kernels.fused_experts(x, w13, w2, weights, ids, swiglu_limit)
     return reference.fused_experts(x, w13, w2, weights, ids, swiglu_limit)
+
+
+def _check_ids(ids: torch.Tensor, experts: int) -> None:
+    # An id beyond the weights would make a kernel read memory that is not its own.
+    if ids.device.type != "cpu" or not ids.numel():
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low < 0 or high >= experts:
+        raise InvalidInputError(
+            f"expert id {low if low < 0 else high}",
+            f"there are {experts} experts",
+            "Drop padding ids, and check the checkpoint's routing table.",
+        )

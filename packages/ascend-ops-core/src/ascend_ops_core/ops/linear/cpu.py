@@ -7,6 +7,8 @@ without bfloat16 instructions, where widening the weights first is many times fa
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 from numba import njit, prange
@@ -33,9 +35,16 @@ def supports(x: torch.Tensor, weight: torch.Tensor) -> bool:
     )
 
 
+@functools.cache
 def native_bf16() -> bool:
-    """True when this CPU multiplies bfloat16 in hardware."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    """True when torch multiplies bfloat16 in hardware here.
+
+    torch's own capability counts as well as the CPU's, since users may lower it.
+    """
+    wide = torch.backends.cpu.get_cpu_capability().startswith(("AVX512", "AMX"))
+    return wide and bool(
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    )
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,131 @@
+"""Sparse attention against a dense brute force with sinks, masks and poison."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ascend_attention.ops import sparse_attention as family
+from ascend_attention.ops.paged_rows import RowIndex
+from ascend_attention.ops.sparse_attention import RowSource, sparse_attention
+from ascend_ops_core.testing import assert_close
+
+WIDTH = 12
+HEADS = 3
+
+
+def source(tokens: int, rows: int, share: float | None, dtype: torch.dtype) -> RowSource:
+    """Rows of a strided cache; about ``share`` of a token's rows are valid, None for all.
+
+    Invalid places point at a block of NaN.
+    """
+    slab = torch.randn(5, 4 * WIDTH + 3).to(dtype)
+    slab[4] = float("nan")
+    cache = slab[:, : 4 * WIDTH].unflatten(1, (4, WIDTH))
+    index = RowIndex(torch.randint(0, 4, (tokens, rows)), torch.randint(0, 4, (tokens, rows)))
+    if share is None:
+        return RowSource(cache, index, None)
+    valid = torch.rand(tokens, rows) < share
+    index.block[~valid] = 4
+    return RowSource(cache, index, valid)
+
+
+def brute_force(
+    query: torch.Tensor, sources: list[RowSource], sinks: torch.Tensor, scale: float
+) -> torch.Tensor:
+    out = torch.zeros(query.shape, dtype=torch.float64)
+    for t in range(query.shape[0]):
+        rows = [
+            one.cache[one.index.block[t, i], one.index.offset[t, i]].double()
+            for one in sources
+            for i in range(one.index.block.shape[1])
+            if one.valid is None or one.valid[t, i]
+        ]
+        for h in range(query.shape[1]):
+            logits = [float(query[t, h].double() @ row) * scale for row in rows]
+            weights = torch.tensor([*logits, float(sinks[h])], dtype=torch.float64).softmax(0)
+            for weight, row in zip(weights, rows, strict=False):
+                out[t, h] += weight * row
+    return out
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("tokens", [0, 1, 3, 17])
+@pytest.mark.parametrize(
+    "shape",
+    [[(5, None)], [(5, 0.6)], [(5, 0.7), (3, None)], [(4, 0.5), (0, None), (7, 0.5)]],
+    ids=["full", "masked", "both", "empty source between"],
+)
+def test_equals_dense(
+    shape: list[tuple[int, float | None]], tokens: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(tokens)
+    sources = [source(tokens, rows, share, dtype) for rows, share in shape]
+    query, sinks = torch.randn(tokens, HEADS, WIDTH).to(dtype), torch.randn(HEADS)
+    got = sparse_attention(query, sources, sinks, 0.3)
+    assert got.dtype == dtype
+    assert got.isfinite().all()
+    assert_close(got, brute_force(query, sources, sinks, 0.3))
+
+
+@pytest.mark.parametrize("tile", [1, 100, 250])
+def test_tiles_do_not_matter(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [source(9, 4, 0.8, torch.float32), source(9, 3, None, torch.float32)]
+    query, sinks = torch.randn(9, HEADS, WIDTH), torch.zeros(HEADS)
+    expected = sparse_attention(query, sources, sinks, 1.0)
+    monkeypatch.setattr(family, "_TILE_ELEMENTS", tile)
+    assert_close(sparse_attention(query, sources, sinks, 1.0), expected)
+
+
+@pytest.mark.parametrize("sink", [-1e30, -5.0, 0.0, 5.0, 1e30])
+def test_the_sink_takes_its_share_and_adds_nothing(sink: float) -> None:
+    one = source(2, 1, None, torch.float32)
+    query = torch.zeros(2, 1, WIDTH)
+    got = sparse_attention(query, [one], torch.tensor([sink]), 1.0)
+    # With a logit of zero the single row weighs 1 / (1 + exp(sink)).
+    row = one.cache[one.index.block[:, 0], one.index.offset[:, 0]].unsqueeze(1)
+    assert_close(got, row * torch.sigmoid(torch.tensor(-sink)))
+
+
+def test_each_head_has_its_own_sink() -> None:
+    one, query = source(1, 2, None, torch.float32), torch.randn(1, 1, WIDTH).repeat(1, 2, 1)
+    got = sparse_attention(query, [one], torch.tensor([0.0, 9.0]), 1.0)
+    assert got[0, 1].norm() < got[0, 0].norm()
+
+
+def test_large_logits_do_not_overflow() -> None:
+    sources = [source(4, 5, 0.7, torch.float32)]
+    query, sinks = 1e4 * torch.randn(4, HEADS, WIDTH), 1e4 * torch.randn(HEADS)
+    got = sparse_attention(query, sources, sinks, 1.0)
+    assert_close(got, brute_force(query, sources, sinks, 1.0), scale=10)
+
+
+def test_a_token_without_any_row_gives_zeros() -> None:
+    one = source(2, 3, 0.0, torch.float32)
+    got = sparse_attention(torch.randn(2, HEADS, WIDTH), [one], torch.randn(HEADS), 1.0)
+    assert torch.equal(got, torch.zeros_like(got))
+
+
+def test_nan_in_a_valid_row_is_not_hidden() -> None:
+    one = source(2, 3, None, torch.float32)
+    one.index.block[1, 2] = 4
+    got = sparse_attention(torch.randn(2, HEADS, WIDTH), [one], torch.zeros(HEADS), 1.0)
+    assert got[1].isnan().all()
+    assert got[0].isfinite().all()
+
+
+@torch.no_grad()
+def test_equals_transformers_attention_function() -> None:
+    from types import SimpleNamespace
+
+    from transformers.models.deepseek_v4.modeling_deepseek_v4 import eager_attention_forward
+
+    one = source(6, 7, 0.6, torch.float32)
+    query, sinks = torch.randn(6, HEADS, WIDTH), torch.randn(HEADS)
+    module = SimpleNamespace(num_key_value_groups=HEADS, sinks=sinks, training=False)
+    assert one.valid is not None
+    rows, _ = one.rows(slice(None))
+    mask = torch.zeros(6, 1, 1, 7).masked_fill(~one.valid[:, None, None], float("-inf"))
+    expected, _ = eager_attention_forward(
+        module, query.unsqueeze(2), rows.unsqueeze(1), rows.unsqueeze(1), mask, 0.5
+    )
+    assert_close(sparse_attention(query, [one], sinks, 0.5), expected.squeeze(1))

@@ -1,0 +1,85 @@
+"""The flat arrays of a step, against loops over its requests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from ascend_attention.step import ClosedEntries, StepLayout
+from hypothesis import given
+from hypothesis import strategies as st
+
+# (tokens computed before, tokens of this step); zero-length queries included.
+BATCHES = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 150)), max_size=6)
+
+
+def layout_of(batch: list[tuple[int, int]]) -> StepLayout:
+    lengths = [new for _, new in batch]
+    return StepLayout.build(np.cumsum([0, *lengths]), [before + new for before, new in batch])
+
+
+@given(BATCHES)
+def test_layout_equals_loops(batch: list[tuple[int, int]]) -> None:
+    layout = layout_of(batch)
+    flat = [(r, p) for r, (start, new) in enumerate(batch) for p in range(start, start + new)]
+    assert layout.num_tokens == len(flat)
+    assert layout.request.tolist() == [r for r, _ in flat]
+    assert layout.position.tolist() == [p for _, p in flat]
+    assert layout.query_lens.tolist() == [new for _, new in batch]
+    assert layout.starts.tolist() == [start for start, _ in batch]
+    assert layout.request.dtype == layout.position.dtype == torch.int64
+
+
+@given(BATCHES, st.sampled_from([4, 128, 3]))
+def test_visible_entries_are_those_whose_last_token_is_not_ahead(
+    batch: list[tuple[int, int]], ratio: int
+) -> None:
+    layout = layout_of(batch)
+    expected = [
+        sum((entry + 1) * ratio - 1 <= p for entry in range(200)) for p in layout.position.tolist()
+    ]
+    assert layout.visible_entries(ratio).tolist() == expected
+
+
+@given(BATCHES, st.sampled_from([4, 128, 3]))
+def test_closed_entries_are_those_whose_last_token_is_in_the_step(
+    batch: list[tuple[int, int]], ratio: int
+) -> None:
+    closed = ClosedEntries.of(layout_of(batch), ratio)
+    expected = [
+        (r, p // ratio)
+        for r, (start, new) in enumerate(batch)
+        for p in range(start, start + new)
+        if (p + 1) % ratio == 0
+    ]
+    assert list(zip(closed.request.tolist(), closed.entry.tolist(), strict=True)) == expected
+    assert len(closed) == len(expected)
+    assert closed.request.dtype == closed.entry.dtype == torch.int64
+
+
+@given(st.integers(0, 300), st.sampled_from([4, 128]), st.data())
+def test_every_split_closes_every_entry_once(length: int, ratio: int, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(0, length)))) if length else []
+    seen: list[int] = []
+    for start, stop in zip([0, *cuts], [*cuts, length], strict=True):
+        seen += ClosedEntries.of(StepLayout.build([0, stop - start], [stop]), ratio).entry.tolist()
+    assert seen == list(range(length // ratio))
+
+
+@pytest.mark.parametrize("kind", [list, np.int32, np.int64, torch.int32, torch.int64], ids=str)
+def test_lists_arrays_and_tensors(kind: object) -> None:
+    start, lens = [0, 2, 2, 5], [2, 9, 4]
+    if isinstance(kind, torch.dtype):
+        start, lens = torch.tensor(start, dtype=kind), torch.tensor(lens, dtype=kind)
+    elif kind is not list:
+        start, lens = np.array(start, dtype=kind), np.array(lens, dtype=kind)
+    layout = StepLayout.build(start, lens)
+    assert layout.position.tolist() == [0, 1, 1, 2, 3]
+    assert layout.request.tolist() == [0, 0, 2, 2, 2]
+
+
+def test_a_step_without_requests() -> None:
+    layout = StepLayout.build([0], [])
+    assert layout.num_tokens == 0
+    assert layout.position.shape == layout.visible_entries(4).shape == (0,)
+    assert len(ClosedEntries.of(layout, 4)) == 0

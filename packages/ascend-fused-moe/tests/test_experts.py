@@ -1,0 +1,227 @@
+"""Routed experts on every path of the CPU kernel (bug cases 1 and 7)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from ascend_fused_moe.layers.experts import RoutedExperts
+from ascend_fused_moe.ops.experts import cpu, fused_experts, reference
+from ascend_fused_moe.ops.routing import topk_routing
+from ascend_ops_core import InvalidInputError
+from ascend_ops_core.testing import assert_close
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Case(NamedTuple):
+    x: torch.Tensor
+    w13: torch.Tensor
+    w2: torch.Tensor
+    weights: torch.Tensor
+    ids: torch.Tensor
+
+
+def case(
+    tokens: int,
+    k: int = 3,
+    experts: int = 5,
+    hidden: int = 19,
+    inter: int = 37,
+    dtype: torch.dtype = torch.float32,
+) -> Case:
+    torch.manual_seed(tokens * 100 + k)
+    ids = torch.rand(tokens, experts).argsort(-1)[:, :k]
+    return Case(
+        torch.randn(tokens, hidden).to(dtype),
+        (torch.randn(experts, 2 * inter, hidden) / hidden**0.5).to(dtype),
+        (torch.randn(experts, hidden, inter) / inter**0.5).to(dtype),
+        torch.rand(tokens, k),
+        ids,
+    )
+
+
+def brute_force(given: Case, limit: float | None) -> torch.Tensor:
+    """Token by token and choice by choice, in float64."""
+    out = torch.zeros(given.x.shape, dtype=torch.float64)
+    inter = given.w2.shape[2]
+    for t in range(len(given.x)):
+        for weight, e in zip(given.weights[t], given.ids[t], strict=True):
+            both = given.w13[e].double() @ given.x[t].double()
+            gate, up = both[:inter], both[inter:]
+            if limit:
+                gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+            out[t] += weight * (given.w2[e].double() @ (gate / (1 + (-gate).exp()) * up))
+    return out
+
+
+# 16 and 17 tokens lie on both sides of the token limit; with 17 the number of pairs decides.
+@pytest.mark.parametrize("tokens", [0, 1, 3, 4, 5, 16, 17, 65])
+@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_equals_brute_force(tokens: int, k: int, dtype: torch.dtype) -> None:
+    given = case(tokens, k, dtype=dtype)
+    got = fused_experts(*given, swiglu_limit=0.7)
+    assert got.dtype == dtype
+    assert_close(got, brute_force(given, 0.7))
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(17, 13), (17, 12), (20, 15), (21, 15)])
+def test_both_sides_of_the_crossover_in_pairs(
+    tokens: int, experts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = case(tokens, 3, experts)
+    expected = brute_force(given, None)
+    assert_close(fused_experts(*given), expected)
+    calls = []
+    monkeypatch.setattr(reference, "fused_experts", lambda *args: calls.append(args))
+    fused_experts(*given)
+    few = tokens <= cpu._FEW_TOKENS or 3 * tokens <= cpu._FEW_PAIRS_PER_EXPERT * experts
+    assert len(calls) == (0 if few else 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("hidden", "inter"), [(1, 1), (32, 64), (33, 31), (65, 96)])
+def test_sizes_around_a_task_of_rows(hidden: int, inter: int, dtype: torch.dtype) -> None:
+    given = case(4, 2, 3, hidden, inter, dtype)
+    assert_close(fused_experts(*given), brute_force(given, None))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tokens", [7, 40])
+def test_all_tokens_to_one_expert(tokens: int, dtype: torch.dtype) -> None:
+    given = case(tokens, 1, dtype=dtype)
+    given.ids.fill_(3)
+    assert_close(fused_experts(*given), brute_force(given, None))
+    # Nothing that no token chose may be read.
+    for e in (0, 1, 2, 4):
+        given.w13[e] = float("nan")
+        given.w2[e] = float("nan")
+    assert fused_experts(*given).isfinite().all()
+
+
+def test_a_token_may_choose_one_expert_twice() -> None:
+    given = case(3, 2)
+    given.ids[:] = 1
+    assert_close(fused_experts(*given), brute_force(given, None))
+
+
+@pytest.mark.parametrize("limit", [10.0, 0.0, None])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tokens", [1, 30])
+@pytest.mark.parametrize("gate", [-50.0, 50.0])
+@pytest.mark.parametrize("up", [-50.0, 50.0])
+def test_swiglu_limit(
+    gate: float, up: float, tokens: int, dtype: torch.dtype, limit: float | None
+) -> None:
+    given = Case(
+        torch.ones(tokens, 1).to(dtype),
+        torch.tensor([[[gate], [up]]]).to(dtype),
+        torch.ones(1, 1, 1).to(dtype),
+        torch.ones(tokens, 1),
+        torch.zeros(tokens, 1).long(),
+    )
+    got = fused_experts(*given, swiglu_limit=limit)
+    assert_close(got, brute_force(given, limit), scale=2500)
+    if limit and gate > 0:
+        assert float(got[0]) == pytest.approx(limit * (limit if up > 0 else -limit), rel=1e-2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_an_idle_rank_sends_no_tokens(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kernel in ("_group", "_up_f32", "_up_bf16", "_down_f32", "_down_bf16"):
+        monkeypatch.setattr(cpu, kernel, None)
+    monkeypatch.setattr(reference, "fused_experts", None)
+    hidden = torch.zeros(0, 19).to(dtype)
+    weights, ids = topk_routing(torch.zeros(0, 8), torch.zeros(8), 8)
+    assert weights.shape == ids.shape == (0, 8)
+    given = case(0, 1, 8, dtype=dtype)
+    out = fused_experts(hidden, given.w13, given.w2, weights, ids, 10.0)
+    assert out.shape == (0, 19)
+    assert out.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@torch.no_grad()
+def test_equals_transformers(dtype: torch.dtype) -> None:
+    from transformers import DeepseekV4Config
+    from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4Experts
+
+    config = DeepseekV4Config(
+        hidden_size=24, moe_intermediate_size=20, n_routed_experts=5, swiglu_limit=0.5
+    )
+    config._experts_implementation = "eager"
+    for tokens in (2, 40):
+        given = case(tokens, 3, 5, 24, 20, dtype)
+        module = DeepseekV4Experts(config).to(dtype)
+        module.gate_up_proj.copy_(given.w13)
+        module.down_proj.copy_(given.w2)
+        expected = module(given.x, given.ids, given.weights)
+        assert_close(fused_experts(*given, swiglu_limit=0.5), expected, scale=2)
+
+
+@pytest.mark.parametrize("tokens", [3, 30])
+def test_nan_stays_in_its_token(tokens: int) -> None:
+    given = case(tokens)
+    given.x[1, 2] = float("nan")
+    out = fused_experts(*given, swiglu_limit=1.0)
+    assert out[1].isnan().all()
+    assert out[[t for t in range(tokens) if t != 1]].isfinite().all()
+
+
+@pytest.mark.parametrize("tokens", [3, 30])
+def test_strides_and_integer_dtypes(tokens: int) -> None:
+    given = case(tokens)
+    expected = brute_force(given, None)
+    x = torch.empty(19, tokens).T.copy_(given.x)
+    ids = torch.empty(3, tokens, dtype=torch.int32).T.copy_(given.ids)
+    weights = torch.empty(tokens, 6)[:, ::2].copy_(given.weights)
+    assert_close(fused_experts(x, given.w13, given.w2, weights, ids), expected)
+    w13 = given.w13.transpose(1, 2).contiguous().transpose(1, 2)
+    assert_close(fused_experts(x, w13, given.w2, weights, ids), expected)
+
+
+def test_gradients_use_the_definition() -> None:
+    given = case(3)
+    for tensor in (given.x, given.w13, given.w2, given.weights):
+        tensor.requires_grad_()
+    fused_experts(*given, swiglu_limit=1.0).square().sum().backward()
+    for tensor in (given.x, given.w13, given.w2, given.weights):
+        assert tensor.grad is not None
+        assert tensor.grad.abs().sum() > 0
+
+
+def test_layer_holds_the_weights() -> None:
+    given = case(4)
+    layer = RoutedExperts(5, 19, 37, torch.float32, 0.5)
+    assert [tuple(p.shape) for p in layer.parameters()] == [(5, 74, 19), (5, 19, 37)]
+    layer.w13.data.copy_(given.w13)
+    layer.w2.data.copy_(given.w2)
+    got = layer(given.x, given.weights, given.ids)
+    assert torch.equal(got, fused_experts(*given, swiglu_limit=0.5))
+
+
+@pytest.mark.parametrize("tokens", [2, 30])
+@pytest.mark.parametrize("expert", [-1, 5])
+def test_an_id_outside_the_experts_is_named(tokens: int, expert: int) -> None:
+    given = case(tokens)
+    given.ids[1, 1] = expert
+    with pytest.raises(InvalidInputError, match=rf"expert id {expert}.*5 experts.*padding"):
+        fused_experts(*given)
+
+
+def test_bad_input_names_both_sides() -> None:
+    x, w13, w2, weights, ids = case(2)
+    with pytest.raises(InvalidInputError, match=r"x \(2, 18\).*\[E, 2I, H\].*layout"):
+        fused_experts(x[:, :18], w13, w2, weights, ids)
+    with pytest.raises(InvalidInputError, match=r"w13 \(5, 73, 19\), w2 \(5, 19, 36\)"):
+        fused_experts(x, w13[:, :73], w2[..., :36], weights, ids)
+    with pytest.raises(InvalidInputError, match=r"weights \(2, 2\) and ids \(2, 3\).*T=2"):
+        fused_experts(x, w13, w2, weights[:, :2], ids)
+    with pytest.raises(InvalidInputError, match=r"ids \(1, 3\).*T=2.*exactly the tokens"):
+        fused_experts(x, w13, w2, weights[:1], ids[:1])
+    with pytest.raises(InvalidInputError, match=r"swiglu_limit=-1.*positive"):
+        fused_experts(x, w13, w2, weights, ids, -1.0)
