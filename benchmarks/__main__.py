@@ -15,7 +15,6 @@ import typer
 from benchmarks.workload import SHAPE, Measurement, Workload, checkpoint_dir
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
-RESULTS = Path(__file__).parent / "results"
 PEERS = ("transformers", "ascend")
 
 
@@ -25,11 +24,11 @@ def v4(
     dtype: Annotated[list[str] | None, typer.Option(help="float32, bfloat16 or both.")] = None,
     batch: Annotated[list[int] | None, typer.Option(help="Batch sizes.")] = None,
     threads: Annotated[int, typer.Option(help="Threads of both peers.")] = 2,
-    out: Annotated[Path, typer.Option(help="Folder for the result page.")] = RESULTS,
     work: Annotated[Path | None, typer.Option(help="Folder for checkpoints.")] = None,
 ) -> None:
     """DeepSeek-V4 (256M parameters) against transformers: speed and memory, in one run."""
     from benchmarks import machine, memory, report
+    from benchmarks.report import Result
 
     work = work or Path(tempfile.gettempdir()) / "ascend-benchmarks"
     measurements: list[Measurement] = []
@@ -43,8 +42,9 @@ def v4(
                 measurements.append(_in_process_of_its_own(peer, workload, work, threads))
     facts = machine.describe(threads)
     peaks = [memory.measure(checkpoint_dir(work, name), name, threads) for name in dtypes]
-    report.write(out, measurements, facts, peaks)
-    typer.echo(f"written to {out}")
+    parts = _profile_in_process_of_its_own(dtypes[0], work, threads)
+    report.write(Result(facts, measurements, peaks, parts))
+    typer.echo(f"written: {report.PAGE}, {report.PLOT}, {report.RAW}")
 
 
 @app.command(hidden=True)
@@ -70,8 +70,9 @@ def profile(
 
     work = work or Path(tempfile.gettempdir()) / "ascend-benchmarks"
     _ensure_checkpoint(checkpoint_dir(work, dtype), dtype)
-    os.environ.update(_environment(threads))
-    typer.echo(decode_profile.run(checkpoint_dir(work, dtype), dtype, batch))
+    os.environ.update(environment(threads))
+    for part in decode_profile.run(checkpoint_dir(work, dtype), dtype, batch):
+        typer.echo(f"{part.label:40} {part.milliseconds:8.2f} ms {part.share:7.1%}")
 
 
 def _ensure_checkpoint(directory: Path, dtype: str) -> None:
@@ -90,7 +91,7 @@ def _in_process_of_its_own(peer: str, workload: Workload, work: Path, threads: i
         command = [sys.executable, "-m", "benchmarks", "cell", peer]
         command += [json.dumps(workload.__dict__), str(work), str(result)]
         done = subprocess.run(
-            command, env={**os.environ, **_environment(threads)}, capture_output=True, text=True
+            command, env={**os.environ, **environment(threads)}, capture_output=True, text=True
         )
         if done.returncode:
             raise typer.BadParameter(f"{peer} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
@@ -99,7 +100,20 @@ def _in_process_of_its_own(peer: str, workload: Workload, work: Path, threads: i
     return Measurement(**raw)
 
 
-def _environment(threads: int) -> dict[str, str]:
+def _profile_in_process_of_its_own(dtype: str, work: Path, threads: int) -> list[str]:
+    command = [sys.executable, "-m", "benchmarks", "profile", "--dtype", dtype]
+    command += ["--threads", str(threads), "--work", str(work)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environment(threads)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [line for line in done.stdout.splitlines() if line.endswith("%")]
+
+
+def environment(threads: int) -> dict[str, str]:
     """Both peers get the same threads; the engine runs in the measuring process."""
     return {
         "OMP_NUM_THREADS": str(threads),

@@ -3,33 +3,80 @@
 from __future__ import annotations
 
 import cProfile
-import io
 import pstats
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks import peer_ours
 from benchmarks.workload import Workload
 
+# (label, end of the file's path, function); nested parts are indented.
+_PARTS = (
+    ("model", "deepseek_v4/model.py", "forward"),
+    (". attention blocks", "deepseek_v4/attention.py", "forward"),
+    (". . caches, selection, attention", "dsa/impl.py", "forward"),
+    (". expert blocks", "deepseek_v4/moe.py", "forward"),
+    (". . routed experts", "ops/experts/__init__.py", "fused_experts"),
+    (". hyper-connections, before blocks", "ops/hyper_connection/__init__.py", "hc_pre"),
+    (". hyper-connections, behind blocks", "ops/hyper_connection/__init__.py", "hc_post"),
+    ("matrix products, everywhere", "ops/linear/cpu.py", "linear"),
+    ("step metadata", "dsa/backend.py", "build"),
+)
 
-def run(checkpoint: Path, dtype: str, batch: int) -> str:
-    """Cumulative and own seconds of the functions that matter, over 64 decode steps."""
-    llm = peer_ours.engine(checkpoint, dtype)
-    workload = Workload(dtype, batch)
-    peer_ours._round(llm, workload.prompts(-1), 8, "warm-up")
-    profiler = cProfile.Profile()
+
+class Part(NamedTuple):
+    """One part of a decode step.
+
+    Attributes:
+        label: its name; nested parts start with dots.
+        milliseconds: per step.
+        share: of the step.
+    """
+
+    label: str
+    milliseconds: float
+    share: float
+
+
+def run(checkpoint: Path, dtype: str, batch: int) -> list[Part]:
+    """Cumulative time of the parts over 64 decode steps, the profiler's own cost included."""
     from vllm import SamplingParams
 
+    llm = peer_ours.engine(checkpoint, dtype)
+    workload = Workload(dtype, batch)
+    peer_ours.serve_round(llm, workload.prompts(-1), 8, "warm-up")
     params = SamplingParams(max_tokens=65, temperature=0, detokenize=False, ignore_eos=True)
     core = llm.llm_engine
     for i, ids in enumerate(workload.prompts(0)):
         core.add_request(f"profile-{i}", {"prompt_token_ids": ids}, params)
     core.step()
+    profiler = cProfile.Profile()
+    steps = 0
     profiler.enable()
     while core.has_unfinished_requests():
         core.step()
+        steps += 1
     profiler.disable()
-    text = io.StringIO()
-    stats = pstats.Stats(profiler, stream=text)
-    stats.sort_stats("tottime").print_stats(32)
-    stats.sort_stats("cumulative").print_stats("ascend_", 45)
-    return text.getvalue()
+    return _parts(pstats.Stats(profiler), steps)
+
+
+def _parts(stats: pstats.Stats, steps: int) -> list[Part]:
+    entries = stats.stats.items()  # type: ignore[attr-defined]
+
+    def seconds(ending: str, function: str) -> float:
+        # Two classes of a file may share a method name; the larger one is the block meant.
+        return max(
+            (
+                entry[3]
+                for (file, _, name), entry in entries
+                if name == function and file.endswith(ending)
+            ),
+            default=0.0,
+        )
+
+    total = seconds("v1/engine/llm_engine.py", "step")
+    parts = [Part("whole step", total / steps * 1e3, 1.0)]
+    for label, ending, function in _PARTS:
+        spent = seconds(ending, function)
+        parts.append(Part(label, spent / steps * 1e3, spent / total))
+    return parts

@@ -88,12 +88,12 @@ if __name__ == "__main__":
 
 
 def _peak_of(checkpoint: Path, dtype: str, cache_bytes: int, threads: int, vocab: int) -> float:
-    from benchmarks.__main__ import _environment
+    from benchmarks.__main__ import environment
 
     arguments = json.dumps([str(checkpoint), dtype, cache_bytes, vocab])
     done = subprocess.run(
         [sys.executable, "-c", _SERVE_ONE, arguments],
-        env={**os.environ, **_environment(threads)},
+        env={**os.environ, **environment(threads)},
         capture_output=True,
         text=True,
         check=True,

@@ -33,10 +33,10 @@ def run(checkpoint: Path, workload: Workload) -> Measurement:
     llm = engine(checkpoint, workload.dtype)
     result = Measurement("ascend", workload)
     # Two warm-up rounds load every kernel that the measured ones use.
-    _round(llm, workload.prompts(-1), 8, "warm-up-a")
-    _round(llm, workload.prompts(-2), 8, "warm-up-b")
+    serve_round(llm, workload.prompts(-1), 8, "warm-up-a")
+    serve_round(llm, workload.prompts(-2), 8, "warm-up-b")
     for repeat in range(workload.repeats):
-        prefill, decode, tokens = _round(
+        prefill, decode, tokens = serve_round(
             llm, workload.prompts(repeat), workload.decode, f"r{repeat}"
         )
         result.prefill_s.append(prefill)
@@ -47,9 +47,10 @@ def run(checkpoint: Path, workload: Workload) -> Measurement:
     return result
 
 
-def _round(
+def serve_round(
     llm: Any, prompts: list[list[int]], decode: int, name: str
 ) -> tuple[float, float, list[int]]:
+    """Serve one batch: seconds to everyone's first token, seconds after it, first tokens."""
     from vllm import SamplingParams
 
     params = SamplingParams(max_tokens=decode + 1, temperature=0, detokenize=False, ignore_eos=True)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import datetime
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
 from benchmarks.memory import Peak
 from benchmarks.workload import ACTIVE_PARAMETERS, TOTAL_PARAMETERS, Measurement
+
+_ROOT = Path(__file__).parents[1]
+RAW = Path(__file__).parent / "results" / "v4.json"
+PAGE = _ROOT / "docs" / "benchmarks.md"
+PLOT = _ROOT / "docs" / "img" / "benchmark-v4.png"
 
 # llama.cpp on the same shape, from a quiet two-core AVX2 machine: decode tokens/s.
 LLAMA_CPP = {
@@ -36,20 +41,36 @@ def decode_rate(m: Measurement) -> float:
     return m.workload.batch * m.workload.decode / median(m.decode_s)
 
 
-def write(
-    out: Path, measurements: list[Measurement], facts: dict[str, str], peaks: list[Peak]
-) -> None:
-    """Write ``v4.json``, ``v4.md`` and ``v4.png``."""
-    out.mkdir(parents=True, exist_ok=True)
+@dataclass
+class Result:
+    """One run of all peers.
+
+    Attributes:
+        facts: the machine.
+        measurements: all cells.
+        peaks: memory by dtype.
+        profile: lines of the decode profile.
+    """
+
+    facts: dict[str, str]
+    measurements: list[Measurement]
+    peaks: list[Peak]
+    profile: list[str]
+
+
+def write(result: Result) -> None:
+    """Write the raw numbers, the page and its plot."""
     raw = {
-        "machine": facts,
-        "measurements": [m.to_json() for m in measurements],
-        "memory": [asdict(p) for p in peaks],
+        "machine": result.facts,
+        "measurements": [m.to_json() for m in result.measurements],
+        "memory": [asdict(p) for p in result.peaks],
+        "profile": result.profile,
     }
-    (out / "v4.json").write_text(json.dumps(raw, indent=1) + "\n")
-    cells = _pair(measurements)
-    (out / "v4.md").write_text(_page(cells, facts, peaks))
-    _plot(cells, out / "v4.png")
+    RAW.parent.mkdir(parents=True, exist_ok=True)
+    RAW.write_text(json.dumps(raw, indent=1) + "\n")
+    cells = _pair(result.measurements)
+    PAGE.write_text(_page(cells, result))
+    _plot(cells, PLOT)
 
 
 def _pair(
@@ -71,11 +92,8 @@ def decode_bound(dtype: str, batch: int, bandwidth: float) -> float:
     return batch * bandwidth * 1e9 / (parameters * size)
 
 
-def _page(
-    cells: dict[tuple[str, int], tuple[Measurement, Measurement]],
-    facts: dict[str, str],
-    peaks: list[Peak],
-) -> str:
+def _page(cells: dict[tuple[str, int], tuple[Measurement, Measurement]], result: Result) -> str:
+    facts, peaks = result.facts, result.peaks
     bandwidth = float(facts["read bandwidth"].split()[0])
     lines = [
         "# DeepSeek-V4 on a CPU against transformers",
@@ -105,7 +123,7 @@ def _page(
         "tokens/s; the bound is reading every weight that a step needs once, at the measured "
         "bandwidth.",
         "",
-        "![Decode and prefill rates](v4.png)",
+        f"![Decode and prefill rates](img/{PLOT.name})",
         "",
         "## The next rung: llama.cpp",
         "",
@@ -128,6 +146,15 @@ def _page(
             f"| {p.weights_mb + p.caches_mb:.0f} | {p.ratio:.2f} |"
             for p in peaks
         ),
+        "",
+        "## Where a decode step goes",
+        "",
+        f"{result.measurements[0].workload.dtype}, batch 1, 64 steps under Python's profiler, "
+        "whose own cost is included; times are cumulative, dots mark nesting.",
+        "",
+        "```",
+        *result.profile,
+        "```",
         "",
         "## Raw seconds",
         "",

@@ -58,7 +58,9 @@ def check(batch: list[tuple[int, int]], top_k: int) -> None:
         assert len(set(kept)) == len(kept) == min(visible, top_k)
         scores = [score(query[t], weights[t], paged.keys[r][e]) for e in range(visible)]
         best = sorted(scores, reverse=True)[: len(kept)]
-        assert_close(torch.tensor(sorted((scores[e] for e in kept), reverse=True)), torch.tensor(best))
+        assert_close(
+            torch.tensor(sorted((scores[e] for e in kept), reverse=True)), torch.tensor(best)
+        )
         cut = sorted(scores, reverse=True)
         if len(kept) < visible and cut[len(kept) - 1] - cut[len(kept)] > 1e-4:
             assert {e for e in range(visible) if scores[e] >= cut[len(kept) - 1]} == set(kept)

@@ -37,7 +37,8 @@ def test_everything_but_the_adaptors_works_on_bare_torch() -> None:
         layout = StepLayout.build([0, 8], [8])
         keys = torch.ones(1, 2, 4)
         query = torch.ones(8, 1, 4)
-        picked = select_entries(query, torch.ones(8, 1), keys, torch.zeros(1, 1).long(), layout, 4, 1)
+        heads, table = torch.ones(8, 1), torch.zeros(1, 1).long()
+        picked = select_entries(query, heads, keys, table, layout, 4, 1)
         print(picked.flatten().clamp(max=0).tolist())
     """
     assert run_python(code, missing=OTHERS) == str([-1, -1, -1, 0, 0, 0, 0, 0])

@@ -129,9 +129,7 @@ def test_swiglu_limit(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_an_idle_rank_sends_no_tokens(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_rank_sends_no_tokens(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     for kernel in ("_group", "_up_f32", "_up_bf16", "_down_f32", "_down_bf16"):
         monkeypatch.setattr(cpu, kernel, None)
     monkeypatch.setattr(reference, "fused_experts", None)

@@ -1,4 +1,4 @@
-"""The limited SwiGLU (bug case 7: the limit missing, symmetric on the gate, or in the wrong place)."""
+"""The limited SwiGLU (bug case 7: no limit, a limit on both sides of the gate, a wrong place)."""
 
 from __future__ import annotations
 
@@ -40,11 +40,15 @@ def test_a_strongly_negative_gate_is_not_lifted_to_the_limit() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.floats(-60, 60, width=32), st.floats(-60, 60, width=32)), min_size=1, max_size=9
+        st.tuples(st.floats(-60, 60, width=32), st.floats(-60, 60, width=32)),
+        min_size=1,
+        max_size=9,
     ),
     st.sampled_from([None, 0.0, 0.5, 2.0, 10.0]),
 )
-def test_equals_the_scalar_definition(pairs: list[tuple[float, float]], limit: float | None) -> None:
+def test_equals_the_scalar_definition(
+    pairs: list[tuple[float, float]], limit: float | None
+) -> None:
     gate_up = torch.tensor([g for g, _ in pairs] + [u for _, u in pairs])
     expected = torch.tensor([scalar(g, u, limit) for g, u in pairs])
     assert_close(silu_and_mul_with_clamp(gate_up, limit), expected, scale=3600)

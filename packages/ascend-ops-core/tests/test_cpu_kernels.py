@@ -24,7 +24,9 @@ FAMILIES = (linear_family, norm_family, rotary_family)
 def no_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "numba" else find(name, *rest)
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "numba" else find(name, *rest),
     )
     monkeypatch.setattr(cpu_kernels, "_missing_reported", False)
     for family in FAMILIES:

@@ -153,9 +153,7 @@ def test_one_iteration_normalises_columns_only(tokens: int) -> None:
 
 def test_comb_flows_from_its_first_axis_to_its_second() -> None:
     streams = torch.tensor([[[1.0], [10.0]]])
-    plan = HyperConnectionPlan(
-        torch.zeros(1, 2), torch.tensor([[[0.0, 1.0], [0.5, 0.0]]])
-    )
+    plan = HyperConnectionPlan(torch.zeros(1, 2), torch.tensor([[[0.0, 1.0], [0.5, 0.0]]]))
     assert hc_post(torch.zeros(1, 1), streams, plan).flatten().tolist() == [5.0, 1.0]
 
 

@@ -45,7 +45,9 @@ def test_everything_but_the_kernels_imports_on_bare_torch() -> None:
 
 
 def test_importing_operators_does_not_import_numba() -> None:
-    code = "import sys, ascend_ops_core.ops.norm as n; print('numba' in sys.modules, n._cpu._module)"
+    code = (
+        "import sys, ascend_ops_core.ops.norm as n; print('numba' in sys.modules, n._cpu._module)"
+    )
     assert run_python(code) == "False None"
 
 

@@ -76,9 +76,7 @@ def test_kernel_equals_definition(tokens: int, dtype: torch.dtype, inverse: bool
     x, angle = torch.randn(tokens, 3, 37).to(dtype), angles(tokens, 16)
     table = angle.cos(), angle.sin()
     got = apply_rotary(x, *table, at_end=True, inverse=inverse)
-    expected = reference.apply_rotary(
-        x, *table, interleaved=True, at_end=True, inverse=inverse
-    )
+    expected = reference.apply_rotary(x, *table, interleaved=True, at_end=True, inverse=inverse)
     assert_close(got, expected)
 
 
@@ -99,9 +97,9 @@ def test_equals_transformers(heads: int, dtype: torch.dtype) -> None:
     from transformers.models.deepseek_v4.modeling_deepseek_v4 import apply_rotary_pos_emb
 
     x, angle = torch.randn(11, heads, 40).to(dtype), angles(11, 24)
-    oracle = apply_rotary_pos_emb(
-        x.transpose(0, 1)[None], angle.cos()[None], angle.sin()[None]
-    )[0].transpose(0, 1)
+    oracle = apply_rotary_pos_emb(x.transpose(0, 1)[None], angle.cos()[None], angle.sin()[None])[
+        0
+    ].transpose(0, 1)
     assert_close(apply_rotary(x, angle.cos(), angle.sin(), at_end=True), oracle)
 
 
@@ -142,7 +140,9 @@ def test_kernel_runs_without_the_definition(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(reference, "apply_rotary", None)
     monkeypatch.setattr(reference, "rms_norm_rotary", None)
     angle = angles(2, 8)
-    assert apply_rotary(torch.randn(2, 1, 8), angle.cos(), angle.sin(), at_end=True).isfinite().all()
+    assert (
+        apply_rotary(torch.randn(2, 1, 8), angle.cos(), angle.sin(), at_end=True).isfinite().all()
+    )
     out = rms_norm_rotary(torch.randn(2, 1, 8), None, 1e-6, angle.cos(), angle.sin())
     assert out.isfinite().all()
 

@@ -61,7 +61,9 @@ def test_yarn_equals_transformers_anywhere(
     half: int, theta: float, factor: float, context: int
 ) -> None:
     yarn = YarnScaling(factor, context)
-    assert_close(rotary_frequencies(2 * half, theta, yarn), transformers_yarn(2 * half, theta, yarn))
+    assert_close(
+        rotary_frequencies(2 * half, theta, yarn), transformers_yarn(2 * half, theta, yarn)
+    )
 
 
 def test_yarn_keeps_fast_channels_and_divides_slow_ones() -> None:
@@ -97,7 +99,10 @@ def test_both_spellings_of_a_partial_rotation_agree() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"rotary_dim": 64, "partial_rotary_factor": 0.25}, r"rotary_dim=64.*0\.25.*gives 32 of 128"),
+        (
+            {"rotary_dim": 64, "partial_rotary_factor": 0.25},
+            r"rotary_dim=64.*0\.25.*gives 32 of 128",
+        ),
         ({"rotary_dim": 130}, r"rotary dimension 130.*head size 128"),
         ({"rotary_dim": 63}, r"rotary dimension 63.*even"),
         ({"rotary_dim": 0}, r"rotary dimension 0.*between 2"),

@@ -82,7 +82,8 @@ def test_the_table_rotates_trailing_channels_and_back(table: ComplexExpRotaryEmb
 def test_scores_depend_on_distance_only(table: ComplexExpRotaryEmbedding) -> None:
     q, k = torch.randn(1, 1, 8), torch.randn(1, 1, 8)
     scores = [
-        (table(torch.tensor([n + 9]), q) * table(torch.tensor([n]), k)).sum() for n in (0, 100, 3000)
+        (table(torch.tensor([n + 9]), q) * table(torch.tensor([n]), k)).sum()
+        for n in (0, 100, 3000)
     ]
     assert_close(torch.stack(scores), scores[0].expand(3), scale=100)
 

@@ -77,7 +77,9 @@ class WeightTable:
         absent = sorted(set(self.rules) - set(found))
         # Only names that are in question are offered: the rest of a model is full of close ones.
         strangers = sorted(
-            name for name in set(found) - set(self.rules) if not name.startswith(self.ignored_prefixes)
+            name
+            for name in set(found) - set(self.rules)
+            if not name.startswith(self.ignored_prefixes)
         )
         near = _Nearest()
         for name in absent:

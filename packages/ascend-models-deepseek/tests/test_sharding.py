@@ -1,0 +1,54 @@
+"""Which part of the model a tensor-parallel rank holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.testing import SPECS
+from ascend_ops_core import InvalidInputError
+
+
+@pytest.fixture(scope="module")
+def spec() -> DeepseekV4Spec:
+    return DeepseekV4Spec.from_config(SPECS["tensor_parallel"].original_config())
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_ranks_cover_everything_once(spec: DeepseekV4Spec, size: int) -> None:
+    shards = [Shard.of(spec, size, rank, (0, 1)) for rank in range(size)]
+    for name, total in (
+        ("heads", spec.num_attention_heads),
+        ("groups", spec.o_groups),
+        ("intermediate", spec.moe_intermediate_size),
+        ("shared_intermediate", spec.moe_intermediate_size * spec.n_shared_experts),
+    ):
+        ranges = [getattr(shard, name) for shard in shards]
+        assert [i for low, high in ranges for i in range(low, high)] == list(range(total))
+    per_group = spec.num_attention_heads // spec.o_groups
+    for shard in shards:
+        assert shard.heads == tuple(g * per_group for g in shard.groups)
+        assert shard.num_heads == shard.num_groups * per_group
+        assert shard.vocabulary == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "text"),
+    [
+        (3, {}, r"tensor_parallel_size=3.*num_attention_heads=8.*\[1, 2, 4\]"),
+        (8, {}, r"tensor_parallel_size=8.*o_groups=4.*\[1, 2, 4\]"),
+        (4, {"moe_intermediate_size": 66}, r"moe_intermediate_size=66.*\[1, 2\]"),
+        (2, {"num_attention_heads": 7, "o_groups": 7}, r"num_attention_heads=7.*\[1\]"),
+    ],
+    ids=["heads", "groups", "channels", "odd"],
+)
+def test_the_remedy_lists_only_sizes_that_work(
+    spec: DeepseekV4Spec, size: int, changes: dict[str, int], text: str
+) -> None:
+    changed = replace(spec, **changes)
+    with pytest.raises(InvalidInputError, match=text) as caught:
+        Shard.of(changed, size, 0, (0, 1))
+    for usable in eval(caught.value.remedy.removeprefix("Use one of ").removesuffix(".")):
+        Shard.of(changed, usable, 0, (0, 1))

@@ -1,0 +1,60 @@
+"""Engine settings that DeepSeek-V4 cannot serve are refused before anything is allocated."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.validation import check_engine_config
+from ascend_models_deepseek.testing import SPECS
+from ascend_ops_core import InvalidInputError
+from vllm.config import CompilationMode
+
+
+def engine(**changes: Any) -> Any:
+    given = {
+        "max_model_len": 4096,
+        "quant": None,
+        "pipeline": 1,
+        "mode": CompilationMode.NONE,
+        "cache": "auto",
+    } | changes
+    quant = given["quant"]
+    return SimpleNamespace(
+        model_config=SimpleNamespace(max_model_len=given["max_model_len"]),
+        quant_config=quant and SimpleNamespace(get_name=lambda: quant),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=given["pipeline"]),
+        compilation_config=SimpleNamespace(mode=given["mode"]),
+        cache_config=SimpleNamespace(cache_dtype=given["cache"]),
+    )
+
+
+@pytest.fixture(scope="module")
+def spec() -> DeepseekV4Spec:
+    return DeepseekV4Spec.from_config(SPECS["mixed"].original_config())
+
+
+@pytest.mark.parametrize("cache", ["auto", "bfloat16", "float32", "float16"])
+def test_what_works_is_accepted(spec: DeepseekV4Spec, cache: str) -> None:
+    check_engine_config(spec, engine(cache=cache))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            {"max_model_len": 4097},
+            r"max_model_len=4097.*max_position_embeddings=4096.*at most 4096",
+        ),
+        ({"quant": "fp8"}, r"'fp8'.*unquantized.*quantization_config"),
+        ({"pipeline": 2}, r"pipeline_parallel_size=2.*tensor_parallel_size"),
+        ({"mode": CompilationMode.VLLM_COMPILE}, r"compilation mode.*enforce_eager=True"),
+        ({"cache": "fp8"}, r"kv_cache_dtype='fp8'.*unset"),
+    ],
+    ids=["length", "quantized", "pipeline", "compiled", "cache"],
+)
+def test_what_does_not_is_named(spec: DeepseekV4Spec, change: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        check_engine_config(spec, engine(**change))

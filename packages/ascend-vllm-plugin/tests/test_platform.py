@@ -1,0 +1,90 @@
+"""AscendReferencePlatform on made-up engine configs."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ascend_attention.caches import default_block_tokens
+from ascend_ops_core import InvalidInputError
+from ascend_vllm_plugin import platform
+from ascend_vllm_plugin.platform import AscendReferencePlatform
+from ascend_vllm_plugin.thread_binding import Binding
+from vllm.platforms.cpu import CpuPlatform
+
+
+def config(*, compressed: bool = True, **cache: Any) -> Any:
+    text = SimpleNamespace(**({"compress_ratios": [0, 4]} if compressed else {}))
+    settings = {"block_size": 16, "user_specified_block_size": False} | cache
+    return SimpleNamespace(
+        model_config=SimpleNamespace(hf_text_config=text),
+        cache_config=SimpleNamespace(enable_prefix_caching=True, **settings),
+        scheduler_config=SimpleNamespace(enable_chunked_prefill=True, max_num_batched_tokens=512),
+        parallel_config=SimpleNamespace(world_size=2),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _stock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's own check, as far as it matters here: it switches off what MLA cannot do there."""
+
+    def check(cls: type, vllm_config: Any) -> None:
+        vllm_config.scheduler_config.enable_chunked_prefill = False
+        vllm_config.scheduler_config.max_num_batched_tokens = 4096
+
+    monkeypatch.setattr(CpuPlatform, "check_and_update_config", classmethod(check))
+    monkeypatch.setattr(platform, "choose_binding", lambda workers: Binding(f"0|{workers}", "why"))
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "auto")
+
+
+def test_chunked_prefill_survives_and_caches_are_paged(caplog: pytest.LogCaptureFixture) -> None:
+    given = config()
+    with caplog.at_level(logging.INFO):
+        AscendReferencePlatform.check_and_update_config(given)
+    assert given.scheduler_config.enable_chunked_prefill
+    assert given.scheduler_config.max_num_batched_tokens == 512
+    assert given.cache_config.block_size == default_block_tokens("cpu") == 256
+    assert "units of 256 tokens" in caplog.text
+
+
+def test_other_models_get_the_stock_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = config(compressed=False)
+    AscendReferencePlatform.check_and_update_config(given)
+    assert not given.scheduler_config.enable_chunked_prefill
+    assert given.cache_config.block_size == 16
+    given.model_config = None
+    AscendReferencePlatform.check_and_update_config(given)
+
+
+def test_another_block_size_is_refused() -> None:
+    given = config(block_size=128, user_specified_block_size=True)
+    with pytest.raises(InvalidInputError, match=r"block_size=128.*256 tokens.*unset"):
+        AscendReferencePlatform.check_and_update_config(given)
+    given = config(block_size=256, user_specified_block_size=True)
+    AscendReferencePlatform.check_and_update_config(given)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("auto", "0|2"), ("0-1", "0-1"), ("nobind", "nobind")]
+)
+def test_threads_are_bound_unless_the_user_did(
+    monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    import os
+
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", before)
+    AscendReferencePlatform.check_and_update_config(config())
+    assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == after
+
+
+def test_quantized_deepseek_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInputError, match=r"'deepseek_v4_fp8'.*bfloat16.*config\.json"):
+        AscendReferencePlatform.verify_quantization("deepseek_v4_fp8")
+    asked: list[str] = []
+    monkeypatch.setattr(
+        CpuPlatform, "verify_quantization", classmethod(lambda cls, quant: asked.append(quant))
+    )
+    AscendReferencePlatform.verify_quantization("awq")
+    assert asked == ["awq"]

