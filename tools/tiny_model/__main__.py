@@ -28,13 +28,18 @@ def train(
         int | None, typer.Option(help="Train this many steps instead of some minutes.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of stories and weights.")] = 1,
+    start: Annotated[
+        Path | None, typer.Option(help="Checkpoint to go on from, with a new --seed.")
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
     compile: Annotated[
         bool, typer.Option(help="Fuse the stream mixing with torch.compile (needs g++).")
     ] = True,
 ) -> None:
     """Train the demo model and write its checkpoint."""
-    recipe = Recipe(minutes=minutes, steps=steps, seed=seed, workers=workers, compile=compile)
+    recipe = Recipe(
+        minutes=minutes, steps=steps, seed=seed, workers=workers, compile=compile, start=start
+    )
     run_training(recipe, TinyConfig(), out)
 
 

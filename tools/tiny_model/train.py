@@ -35,6 +35,7 @@ class Recipe:
 
     The learning rate follows the share of ``minutes`` that has passed, or of ``steps`` if that is
     given (then the result depends on nothing but the seed and the machine's arithmetic).
+    ``start`` is a checkpoint directory to go on from; its tokenizer and hash tables are kept.
     ``short`` and ``long`` are the (rows per process, tokens) of the alternating batches; every
     ``long_every``-th batch is long, so that 128-token pools and the top-k choice matter.
     """
@@ -53,6 +54,7 @@ class Recipe:
     balance_rate: float = 2e-3
     export_minutes: float = 4.0
     compile: bool = True
+    start: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -163,13 +165,18 @@ def _worker(rank: int, recipe: Recipe, cfg: TinyConfig, out: Path) -> None:
         )
     if recipe.compile:
         hyper.compile_kernels()
-    tokenizer = train_tokenizer(cfg.vocab_size, recipe.seed)
     torch.manual_seed(recipe.seed)
-    model = TinyDeepseekV4(cfg)
-    table = balanced_hash_table(tokenizer, cfg, recipe.seed)
-    for moe in model.moes():
-        if moe.gate.hashed:
-            moe.gate.tid2eid.copy_(table)
+    if recipe.start:
+        tokenizer = Tokenizer.from_file(str(recipe.start / "tokenizer.json"))
+        model = checkpoint.load(recipe.start).train()
+        cfg = model.cfg
+    else:
+        tokenizer = train_tokenizer(cfg.vocab_size, recipe.seed)
+        model = TinyDeepseekV4(cfg)
+        table = balanced_hash_table(tokenizer, cfg, recipe.seed)
+        for moe in model.moes():
+            if moe.gate.hashed:
+                moe.gate.tid2eid.copy_(table)
     if rank == 0:
         save_tokenizer(tokenizer, cfg, out)
     _loop(model, tokenizer, recipe, rank, out)

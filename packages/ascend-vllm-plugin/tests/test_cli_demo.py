@@ -258,6 +258,43 @@ def test_stage_and_device_come_from_the_log(model: Path, tmp_path: Path) -> None
     assert (process.stage(), process.device()) == ("loading the weights", "cpu")
 
 
+WORKER = "(Worker pid=15) ERROR 11-29 20:13:09 [multiproc_executor.py:912] "
+CORE = "(EngineCore pid=13) ERROR 11-29 20:13:15 [core.py:1349] "
+FAILED_START = f"""\
+(APIServer pid=9) INFO 11-29 20:13:01 [api_utils.py:273] starting
+{WORKER}WorkerProc failed to start.
+{WORKER}Traceback (most recent call last):
+{WORKER}  File "executor.py", line 1, in worker_main
+(EngineCore pid=13) INFO 11-29 20:13:09 [multiproc_executor.py:440] waiting
+{WORKER}    raise CheckpointError(
+{WORKER}weights.CheckpointError: the checkpoint does not fit: 1 problem(s)
+{WORKER}  - missing layers.1.attn.wq_a.weight [64, 128]
+{WORKER}Nothing was loaded.
+{CORE}EngineCore failed to start.
+{CORE}Traceback (most recent call last):
+{CORE}  File "core.py", line 2, in run_engine_core
+{CORE}Exception: WorkerProc initialization failed.
+"""
+
+
+def test_the_first_error_is_found_behind_the_ones_that_follow_from_it() -> None:
+    assert server.first_error(FAILED_START) == (
+        "weights.CheckpointError: the checkpoint does not fit: 1 problem(s)\n"
+        "  - missing layers.1.attn.wq_a.weight [64, 128]\n"
+        "Nothing was loaded."
+    )
+
+
+def test_of_chained_errors_the_last_is_meant() -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "a.py", line 1\nStopIteration: a\n\n'
+        "During handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "b.py", line 1\nKeyError: b\n'
+    )
+    assert server.first_error(log) == "KeyError: b"
+    assert server.first_error("INFO nothing happened\n") is None
+
+
 def test_two_starts_are_refused(model: Path, pids: Path) -> None:
     with VllmServer(model) as process:
         process.wait_ready(20)

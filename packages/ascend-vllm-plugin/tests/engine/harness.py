@@ -132,6 +132,31 @@ class Engine:
         finally:
             self.scheduler.max_num_scheduled_tokens = saved
 
+    @property
+    def caches(self) -> dict[str, torch.Tensor]:
+        """Every layer's cache by name, `[blocks, rows, width]`; all share one pool of blocks."""
+        layers = self.engine.vllm_config.compilation_config.static_forward_context
+        return {name: layer.kv_cache for name, layer in layers.items() if layer.kv_cache.numel()}
+
+    @contextmanager
+    def recording_blocks(self) -> Iterator[set[int]]:
+        """Collect the ids of all blocks that the scheduler hands to requests, of every group."""
+        scheduler, used = self.scheduler, set[int]()
+        schedule = scheduler.schedule
+
+        def schedule_and_record(*args: Any, **kwargs: Any) -> Any:
+            output = schedule(*args, **kwargs)
+            for name in scheduler.requests:
+                for ids in scheduler.kv_cache_manager.get_block_ids(name):
+                    used.update(ids)
+            return output
+
+        scheduler.schedule = schedule_and_record
+        try:
+            yield used
+        finally:
+            del scheduler.schedule
+
     def run(self, requests: Sequence[Request]) -> list[Result]:
         """Generate greedily for all requests, each joining at its own step."""
         return list(self._run(requests).values())

@@ -11,6 +11,7 @@ The server runs in a session of its own, so that leaving the block ends it with 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -48,6 +49,10 @@ _STAGES = (
     ("Starting vLLM server on", "HTTP server is up"),
 )
 _FIRST_STAGE = "importing vLLM"
+# Who wrote a line, and the logger's own words before the message.
+_PREFIX = re.compile(r"^(?:\(\S+ pid=\d+\) )?(?:ERROR \S+ \S+ \[[^\]]+\] )?")
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = ("During handling of the above", "The above exception was")
 _DEVICE = re.compile(r"device_config=([\w.:]+)")
 
 
@@ -58,6 +63,31 @@ class ServerError(RuntimeError):
 def serve_command() -> list[str]:
     """What runs `vllm serve` with this interpreter, whatever PATH says; see `cli.serve`."""
     return [sys.executable, "-m", "ascend_vllm_plugin.cli.serve"]
+
+
+def first_error(log: str) -> str | None:
+    """The message of the first exception with a traceback in `log`, None if there is none.
+
+    vLLM's processes pass a failure on, so that the log ends with "initialization failed": the
+    reason stands in the traceback of the process that failed first. Of chained exceptions the
+    last is meant.
+    """
+    lines = [
+        (match.group(), line[match.end() :])
+        for line in log.splitlines()
+        if (match := _PREFIX.match(line))
+    ]
+    voice = next((prefix for prefix, text in lines if text.startswith(_TRACEBACK)), None)
+    if voice is None:
+        return None
+    said = iter([text for prefix, text in lines if prefix == voice])
+    message: list[str] = []
+    while any(text.startswith(_TRACEBACK) for text in said):
+        frames_skipped = itertools.dropwhile(lambda text: text.startswith(" "), said)
+        message = list(itertools.islice(itertools.takewhile(bool, frames_skipped), LOG_TAIL_LINES))
+        if not next(said, "").startswith(_CHAINED):
+            break
+    return "\n".join(message) or None
 
 
 def free_port(host: str = HOST) -> int:
@@ -263,7 +293,11 @@ class VllmServer:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def _failure(self, what: str) -> ServerError:
-        return ServerError(f"{what}\nLog: {self.log}\nIts last lines:\n{self.log_tail()}")
+        parts = [what, f"Log: {self.log}", f"Its last lines:\n{self.log_tail()}"]
+        if error := first_error(self._log_text()):
+            # Last, because that is what a terminal shows without scrolling.
+            parts.append(f"The first error in it:\n{error}")
+        return ServerError("\n".join(parts))
 
     def _await_children(self, seconds: float) -> None:
         """Let what is left of the group clean up after itself (shared memory, sockets)."""
