@@ -31,6 +31,7 @@ def train(
     start: Annotated[
         Path | None, typer.Option(help="Checkpoint to go on from, with a new --seed.")
     ] = None,
+    learning_rate: Annotated[float, typer.Option(help="Peak of the learning rate.")] = 3e-3,
     workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
     compile: Annotated[
         bool, typer.Option(help="Fuse the stream mixing with torch.compile (needs g++).")
@@ -38,7 +39,13 @@ def train(
 ) -> None:
     """Train the demo model and write its checkpoint."""
     recipe = Recipe(
-        minutes=minutes, steps=steps, seed=seed, workers=workers, compile=compile, start=start
+        minutes=minutes,
+        steps=steps,
+        seed=seed,
+        learning_rate=learning_rate,
+        workers=workers,
+        compile=compile,
+        start=start,
     )
     run_training(recipe, TinyConfig(), out)
 

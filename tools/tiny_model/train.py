@@ -206,7 +206,7 @@ def _loop(
         for group in optimizer.param_groups:
             group["lr"] = rate
         for attention in model.attentions():
-            attention.select = progress >= recipe.select_from
+            attention.select = recipe.start is not None or progress >= recipe.select_from
         ids = next(long if step % recipe.long_every == 0 else short)
         main, mtp, index = losses(model, ids)
         (main + recipe.mtp_weight * mtp + index).backward()

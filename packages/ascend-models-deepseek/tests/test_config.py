@@ -93,9 +93,19 @@ def test_transformers_defaults_are_the_published_shape() -> None:
     )
 
 
+def test_flat_rope_parameters_do_not_move_the_theta_of_the_compressed_branch() -> None:
+    flat = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0}
+    flat |= {"original_max_position_embeddings": 256}
+    changed = original(rope_scaling=..., rope_parameters=flat)
+    spec = DeepseekV4Spec.from_config(AscendDeepseekV4Config(**changed))
+    assert (spec.rope_theta, spec.compress_rope_theta) == (1e4, 1.6e5)
+    assert spec == DeepseekV4Spec.from_config(original())
+    assert spec == DeepseekV4Spec.from_config(DeepseekV4Config(**changed).to_dict())
+
+
 def test_our_config_has_original_keys_only() -> None:
     config = AscendDeepseekV4Config(**DeepseekV4Config(**original()).to_dict())
-    for key in ("layer_types", "mlp_layer_types", "rope_parameters", "partial_rotary_factor"):
+    for key in ("layer_types", "mlp_layer_types", "partial_rotary_factor"):
         assert not getattr(config, key, None), key
     assert config.compress_ratios == original()["compress_ratios"]
     assert config.num_hash_layers == 2

@@ -12,6 +12,7 @@ import torch
 from ascend_models_deepseek.testing import (
     SELF_CONSISTENCY_ATOL,
     SPECS,
+    AmbiguousPromptError,
     MtpOracle,
     Oracle,
     TinyV4Spec,
@@ -140,6 +141,14 @@ def test_teacher_forcing_equals_greedy(oracle: Oracle, prompt: list[int]) -> Non
         picked = oracle.picked_logits(prompt[:length], greedy.tokens)
         assert picked.argmax(-1).tolist() == greedy.tokens
         assert float((picked - greedy.logits).abs().max()) < SELF_CONSISTENCY_ATOL
+
+
+def test_a_sequence_that_rounding_decides_is_refused(tmp_path: Path) -> None:
+    """Here transformers' own chunked run differs from its full one by 0.03."""
+    oracle = Oracle(write_checkpoint(SPECS["mixed"], tmp_path))
+    prompt = random_prompt(255, 512, seed=4) + random_prompt(305, 512, seed=51)
+    with pytest.raises(AmbiguousPromptError, match="use another prompt seed"):
+        oracle.picked_logits(prompt, [5])
 
 
 def test_greedy_is_not_degenerate(oracle: Oracle, prompt: list[int]) -> None:

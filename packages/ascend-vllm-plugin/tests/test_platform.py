@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# vLLM imports the platform by itself; the platform cannot be the first to import vLLM.
+from vllm.platforms.cpu import CpuPlatform  # isort: skip
+
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +15,15 @@ from ascend_ops_core import InvalidInputError
 from ascend_vllm_plugin import platform
 from ascend_vllm_plugin.platform import AscendReferencePlatform
 from ascend_vllm_plugin.thread_binding import Binding
-from vllm.platforms.cpu import CpuPlatform
 
 
 def config(*, compressed: bool = True, **cache: Any) -> Any:
     text = SimpleNamespace(**({"compress_ratios": [0, 4]} if compressed else {}))
     settings = {"block_size": 16, "user_specified_block_size": False} | cache
     return SimpleNamespace(
-        model_config=SimpleNamespace(hf_text_config=text),
+        model_config=SimpleNamespace(
+            hf_text_config=text, hf_config=SimpleNamespace(model_type="another")
+        ),
         cache_config=SimpleNamespace(enable_prefix_caching=True, **settings),
         scheduler_config=SimpleNamespace(enable_chunked_prefill=True, max_num_batched_tokens=512),
         parallel_config=SimpleNamespace(world_size=2),
@@ -56,6 +60,16 @@ def test_other_models_get_the_stock_platform(monkeypatch: pytest.MonkeyPatch) ->
     assert given.cache_config.block_size == 16
     given.model_config = None
     AscendReferencePlatform.check_and_update_config(given)
+
+
+def test_a_deepseek_that_cannot_be_served_stops_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(vllm_config: Any) -> None:
+        raise InvalidInputError("value", "limit", "remedy")
+
+    monkeypatch.setattr(platform, "check_deepseek", refuse)
+    with pytest.raises(InvalidInputError, match="remedy"):
+        AscendReferencePlatform.check_and_update_config(config())
+    AscendReferencePlatform.check_and_update_config(config(compressed=False))
 
 
 def test_another_block_size_is_refused() -> None:

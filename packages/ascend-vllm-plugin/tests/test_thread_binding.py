@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from ascend_vllm_plugin import thread_binding
 from ascend_vllm_plugin.thread_binding import choose_binding, split_cores
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CORES = list(range(8))
@@ -40,6 +39,7 @@ def test_more_workers_than_cores_are_not_bound() -> None:
     assert "3 workers share 2 cores" in binding.reason
 
 
+@settings(deadline=None)
 @given(
     cores=st.lists(st.integers(0, 200), min_size=1, max_size=40, unique=True),
     nodes=st.integers(1, 4),
@@ -62,8 +62,10 @@ def test_no_core_is_given_twice_and_every_worker_has_one(
 
 def test_the_machine_is_asked_for_allowed_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = [SimpleNamespace(id=core) for core in (7, 3, 5, 1)]
-    monkeypatch.setattr(thread_binding, "get_allowed_cpu_list", lambda: allowed)
-    monkeypatch.setattr(thread_binding, "get_visible_memory_node", lambda: [0])
+    from vllm.utils import cpu_resource_utils
+
+    monkeypatch.setattr(cpu_resource_utils, "get_allowed_cpu_list", lambda: allowed)
+    monkeypatch.setattr(cpu_resource_utils, "get_visible_memory_node", lambda: [0])
     binding = choose_binding(2)
     assert binding is not None
     assert binding.value == "1,3|5,7"

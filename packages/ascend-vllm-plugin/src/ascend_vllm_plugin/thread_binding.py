@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from vllm.utils.cpu_resource_utils import get_allowed_cpu_list, get_visible_memory_node
-
 # vLLM keeps one core free for the front end. With this few cores that costs more than it gives.
 _FEW_CORES = 4
 
@@ -22,6 +20,9 @@ def choose_binding(workers: int) -> Binding | None:
 
     vLLM binds one worker to each NUMA node and refuses more workers than nodes.
     """
+    # vLLM imports the platform, and so this module, while it is being imported itself.
+    from vllm.utils.cpu_resource_utils import get_allowed_cpu_list, get_visible_memory_node
+
     cores = sorted(cpu.id for cpu in get_allowed_cpu_list())
     nodes = len(get_visible_memory_node())
     return split_cores(cores, nodes, workers)

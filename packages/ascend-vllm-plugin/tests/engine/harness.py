@@ -72,7 +72,7 @@ class Checkpoints:
     def folder(self, name: str, dtype: torch.dtype = torch.float32) -> Path:
         """Return the folder of a named spec in a dtype."""
         path = self.root / f"{name}-{str(dtype).removeprefix('torch.')}"
-        if not path.exists():
+        if not (path / "model.safetensors").exists():
             write_checkpoint(SPECS[name], path, dtype)
         return path
 

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.engine
 
 SPEC = "mixed"
 VOCAB = 512
-SMALL_CACHE_BLOCKS = 40
+# Enough for one request of 1024 tokens in chunks of 128, too little for six at once.
+SMALL_CACHE = {"num_gpu_blocks_override": 100, "max_num_batched_tokens": 128}
 
 
 def speculating(width: int) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def speculating(width: int) -> dict[str, Any]:
 def test_preempted_requests_resume(
     engines: EnginePool, checkpoints: Checkpoints, settings: dict[str, Any]
 ) -> None:
-    engine = engines.get(SPEC, num_gpu_blocks_override=SMALL_CACHE_BLOCKS, **settings)
+    engine = engines.get(SPEC, **SMALL_CACHE, **settings)
     requests = [
         Request(random_prompt(length, VOCAB, seed=length), 64, join_at=i)
         for i, length in enumerate((250, 120, 251, 60, 200, 127))

@@ -26,6 +26,8 @@ class AscendDeepseekV4Config(PretrainedConfig):
         **kwargs: Any,
     ) -> None:
         _rewrite_schedule(kwargs)
+        # vLLM divides by this number; with None it leaves the refusal to the draft model.
+        kwargs["num_nextn_predict_layers"] = kwargs.get("num_nextn_predict_layers") or None
         main, compress = _split_rope(kwargs)
         self.max_position_embeddings = max_position_embeddings
         self.rope_theta = main.get("rope_theta", rope_theta)
@@ -53,12 +55,20 @@ def _split_rope(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     parameters = kwargs.pop("rope_parameters", None) or {}
     if isinstance(parameters.get("main"), dict):
         return parameters["main"], parameters.get("compress") or {}
-    return {}, parameters
+    # Flat parameters carry the main layers' theta; the compressed branch has a key of its own.
+    return {}, {key: value for key, value in parameters.items() if key != "rope_theta"}
 
 
 def _scaling_of(compress: dict[str, Any]) -> dict[str, Any] | None:
     if compress.get("rope_type", compress.get("type", "default")) == "default":
         return None
-    keep = ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "type")
+    keep = (
+        "factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+        "type",
+        "attention_factor",
+    )
     scaling = {k: v for k, v in compress.items() if k in keep}
     return {"type": compress.get("rope_type", "yarn"), **scaling}

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.layers.hyper_connection import HyperHead
 from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.norm import rms_norm
@@ -26,6 +25,7 @@ from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embeddin
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.model import rotary_tables, step_rotation
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.validation import check_draft
 from ascend_models_deepseek.deepseek_v4.weights import mtp_table
 
 
@@ -156,12 +156,7 @@ class DeepSeekV4MTP(nn.Module):
         speculative = vllm_config.speculative_config
         assert speculative is not None
         spec = DeepseekV4Spec.from_config(speculative.draft_model_config.hf_config)
-        if not spec.num_mtp_layers:
-            raise InvalidInputError(
-                "speculative method 'mtp'",
-                "the model's config has num_nextn_predict_layers=0",
-                "Use a checkpoint with MTP layers, or serve without speculation.",
-            )
+        check_draft(spec)
         self.config = speculative.draft_model_config.hf_config
         self._source = speculative.draft_model_config.model
         self.model = DeepSeekMultiTokenPredictor(spec, vllm_config)

@@ -51,6 +51,16 @@ def check_engine_config(spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:
         )
 
 
+def check_draft(spec: DeepseekV4Spec) -> None:
+    """Refuse MTP speculation for a model without MTP layers."""
+    if not spec.num_mtp_layers:
+        raise InvalidInputError(
+            "speculative method 'mtp'",
+            "the model's config has num_nextn_predict_layers=0",
+            "Use a checkpoint with MTP layers, or serve without speculation.",
+        )
+
+
 def check_request(vllm_config: VllmConfig) -> None:
     """Everything that can be told in the user's process, before workers start.
 
@@ -63,7 +73,11 @@ def check_request(vllm_config: VllmConfig) -> None:
     check_engine_config(spec, vllm_config)
     size = vllm_config.parallel_config.tensor_parallel_size
     shard = Shard.of(spec, size, 0, (0, spec.vocab_size))
+    speculative = vllm_config.speculative_config
+    drafts = speculative is not None and speculative.method == "mtp"
+    if drafts:
+        check_draft(spec)
     if vllm_config.load_config.load_format in ("auto", "safetensors", "hf"):
         check_headers(main_table(spec, shard), model.model)
-        if vllm_config.speculative_config is not None and spec.num_mtp_layers:
+        if drafts:
             check_headers(mtp_table(spec, shard), model.model)

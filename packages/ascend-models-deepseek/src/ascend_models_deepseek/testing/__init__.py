@@ -4,7 +4,12 @@ Needs transformers and safetensors (extra `test`); never imports vLLM.
 """
 
 from ascend_models_deepseek.testing.mtp_oracle import MtpOracle, Speculation
-from ascend_models_deepseek.testing.oracle import Greedy, Oracle, selection_matters
+from ascend_models_deepseek.testing.oracle import (
+    AmbiguousPromptError,
+    Greedy,
+    Oracle,
+    selection_matters,
+)
 from ascend_models_deepseek.testing.prompts import random_prompt
 from ascend_models_deepseek.testing.tiny_v4 import SPECS, TinyV4Spec, write_checkpoint
 from ascend_models_deepseek.testing.tolerances import (
@@ -12,6 +17,7 @@ from ascend_models_deepseek.testing.tolerances import (
     BFLOAT16_MEAN_SLACK,
     FLOAT32_LOGITS_ATOL,
     SELF_CONSISTENCY_ATOL,
+    SMALLEST_SELECTION_GAP,
 )
 
 __all__ = [
@@ -19,7 +25,9 @@ __all__ = [
     "BFLOAT16_MEAN_SLACK",
     "FLOAT32_LOGITS_ATOL",
     "SELF_CONSISTENCY_ATOL",
+    "SMALLEST_SELECTION_GAP",
     "SPECS",
+    "AmbiguousPromptError",
     "Greedy",
     "MtpOracle",
     "Oracle",

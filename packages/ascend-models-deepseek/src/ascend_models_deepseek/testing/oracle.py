@@ -16,6 +16,9 @@ import torch
 # Bound at import: a running vLLM CPU worker replaces torch's attribute by one that only warns.
 from torch import set_num_threads
 
+from ascend_models_deepseek.testing.selection import watch_selections
+from ascend_models_deepseek.testing.tolerances import SMALLEST_SELECTION_GAP
+
 
 @contextmanager
 def oracle_run() -> Iterator[None]:
@@ -49,6 +52,10 @@ class Greedy:
         """Smallest gap between the best and the second logit over all steps."""
         best = self.logits.topk(2, dim=-1).values
         return float((best[:, 0] - best[:, 1]).min())
+
+
+class AmbiguousPromptError(ValueError):
+    """A test prompt on which float32 rounding decides what the model selects."""
 
 
 class Oracle:
@@ -115,9 +122,20 @@ class Oracle:
 
         One forward over the prompt and the continuation. When every row's argmax is the token that
         follows, the continuation equals the oracle's greedy one, by induction over its length.
+
+        Raises:
+            AmbiguousPromptError: When the sequence holds a selection that rounding decides.
         """
         ids = [*prompt_ids, *tokens[:-1]]
-        return self.logits(ids)[len(prompt_ids) - 1 :]
+        with watch_selections(self.model) as gap:
+            logits = self.logits(ids)
+        if gap.value < SMALLEST_SELECTION_GAP:
+            raise AmbiguousPromptError(
+                f"a sequence of {len(ids)} tokens has a top-k decided by {gap.value:.1e}, less "
+                f"than {SMALLEST_SELECTION_GAP:.0e}: its logits depend on the order of additions; "
+                "use another prompt seed"
+            )
+        return logits[len(prompt_ids) - 1 :]
 
     def selection_effect(self, ids: Sequence[int]) -> float:
         """Largest change of any logit when the indexer keeps every compressed entry."""

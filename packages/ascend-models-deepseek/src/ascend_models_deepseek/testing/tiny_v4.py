@@ -177,7 +177,7 @@ def write_checkpoint(
     """
     if dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(f"dtype={dtype} is not supported; use torch.float32 or torch.bfloat16")
-    from transformers import AutoConfig, DeepseekV4ForCausalLM
+    from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
 
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ def write_checkpoint(
     config["torch_dtype"] = str(dtype).removeprefix("torch.")
     (path / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
-    model = DeepseekV4ForCausalLM(AutoConfig.from_pretrained(path)).float()
+    model = DeepseekV4ForCausalLM(DeepseekV4Config.from_pretrained(path)).float()
     randomise(model, spec)
     tensors = to_original(model.state_dict())
     tensors |= mtp_tensors(spec.mtp, tensors, len(spec.compress_ratios), spec.seed)

@@ -20,3 +20,6 @@ over a few hundred positions does.
 
 BFLOAT16_MEAN_SLACK = 5e-3
 """Added to the bound above, so that a lucky transformers run does not make the bar meaningless."""
+
+SMALLEST_SELECTION_GAP = 1e-6
+"""Least distance between kept and dropped top-k scores in a sequence that is held to the bars."""
