@@ -16,7 +16,7 @@ from torch import nn
 
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.mapped_pages import MappedPages
+from ascend_models_deepseek.mapped_pages import release_pages
 
 _LOADABLE_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _LOADABLE_INTEGERS = (torch.int64, torch.int32)
@@ -37,7 +37,7 @@ class TensorRule:
         target: index into the parameter.
         source: index into the tensor, after ``view``; selects this rank's part.
         view: shape in which the tensor is read, or None for its own.
-        integer: True for expert tables, False for weights.
+        below: for a table of ids, the number that all of them lie below; None for weights.
         optional: may be absent.
     """
 
@@ -46,8 +46,22 @@ class TensorRule:
     target: tuple[int | slice, ...] = ()
     source: tuple[slice, ...] = ()
     view: tuple[int, ...] | None = None
-    integer: bool = False
+    below: int | None = None
     optional: bool = False
+
+    @property
+    def loadable(self) -> tuple[torch.dtype, ...]:
+        """Dtypes in which the checkpoint may store it."""
+        return _LOADABLE_FLOATS if self.below is None else _LOADABLE_INTEGERS
+
+    def value_problems(self, name: str, tensor: torch.Tensor) -> list[str]:
+        """Ids that no expert has, which would fail only when a token meets them."""
+        if self.below is None:
+            return []
+        low, high = (int(v) for v in tensor.aminmax())
+        if low >= 0 and high < self.below:
+            return []
+        return [f"values of {name} lie in [{low}, {high}], expected [0, {self.below - 1}]"]
 
     def copy(self, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
         """Copy this rank's part of ``tensor`` to its place."""
@@ -95,11 +109,10 @@ class WeightTable:
             if rule is None:
                 lines.append(f"unexpected {name} {list(shape)}{near(name, absent)}")
                 continue
-            allowed = _LOADABLE_INTEGERS if rule.integer else _LOADABLE_FLOATS
-            if dtype not in allowed:
+            if dtype not in rule.loadable:
                 lines.append(
                     f"dtype of {name} is {_short(dtype)}, loadable are "
-                    f"{', '.join(map(_short, allowed))}; "
+                    f"{', '.join(map(_short, rule.loadable))}; "
                     "quantized checkpoints are not supported yet"
                 )
             if shape != rule.shape:
@@ -121,16 +134,21 @@ class WeightTable:
         """
         parameters = dict(model.named_parameters())
         found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-        pages = MappedPages()
+        bad_values = []
         for name, tensor in weights:
             if name.startswith(self.ignored_prefixes):
                 continue
             found[name] = tuple(tensor.shape), tensor.dtype
             rule = self.rules.get(name)
-            if rule is not None and rule.shape == tuple(tensor.shape) and _loadable(rule, tensor):
+            if (
+                rule is not None
+                and rule.shape == tuple(tensor.shape)
+                and tensor.dtype in rule.loadable
+            ):
                 rule.copy(tensor, parameters[rule.param])
-            pages.release(tensor)
-        raise_for(self.problems(found))
+                bad_values += rule.value_problems(name, tensor)
+            release_pages(tensor)
+        raise_for(self.problems(found) + bad_values)
         return {self.rules[name].param for name in found}
 
 
@@ -159,8 +177,8 @@ def raise_for(problems: list[str]) -> None:
         text += f"\n  - and {more} more"
     raise CheckpointError(
         f"the checkpoint does not fit the config: {len(problems)} problem(s)\n{text}\n"
-        "Nothing was loaded. Check that config.json and the safetensors files belong together, "
-        "in DeepSeek-V4's original tensor names."
+        "The model was not loaded. Check that config.json and the safetensors files belong "
+        "together, in DeepSeek-V4's original tensor names."
     )
 
 
@@ -311,7 +329,7 @@ def _moe(
     yield f"{name}.gate.weight", TensorRule((experts, hidden), f"{param}.gate")
     if spec.is_hash_layer(layer):
         shape = (spec.vocab_size, spec.num_experts_per_tok)
-        yield f"{name}.gate.tid2eid", TensorRule(shape, f"{param}.tid2eid", integer=True)
+        yield f"{name}.gate.tid2eid", TensorRule(shape, f"{param}.tid2eid", below=experts)
     else:
         yield f"{name}.gate.bias", TensorRule((experts,), f"{param}.gate_bias")
     routed = spec.moe_intermediate_size
@@ -351,10 +369,6 @@ def _ffn(
         f"{name}.w2.weight",
         TensorRule((hidden, inter), f"{param}.w2", (*expert, slice(None)), (slice(None), *rows)),
     )
-
-
-def _loadable(rule: TensorRule, tensor: torch.Tensor) -> bool:
-    return tensor.dtype in (_LOADABLE_INTEGERS if rule.integer else _LOADABLE_FLOATS)
 
 
 def _short(dtype: torch.dtype) -> str:
