@@ -89,9 +89,10 @@ def isolated(name: str, package: Package, extras: Sequence[str], wheels: Path) -
             overrides.write_text(OVERRIDES)
             wanted = f"{package.name}[{','.join(extras)}] @ {Path(files[-1]).as_uri()}"
             limits = ("--constraints", str(_pins_file(env, pins)), "--overrides", str(overrides))
-            _pip(env, "install", *limits, "--find-links", str(wheels), wanted)
-        else:
-            _pip(env, "install", "--no-deps", "--reinstall", *files)
+            # uv knows wheels of a folder by version alone, and a version has many builds here.
+            anew = [f"--refresh-package={one.name}" for one in with_lower(package.name)]
+            _pip(env, "install", *limits, *anew, "--find-links", str(wheels), wanted)
+        _pip(env, "install", "--no-deps", "--reinstall", *files)
     return env
 
 

@@ -61,7 +61,7 @@ def checkpoint(table: WeightTable, seed: int = 0) -> Tensors:
     generator = torch.Generator().manual_seed(seed)
     return {
         name: torch.randint(0, 8, rule.shape, generator=generator)
-        if rule.integer
+        if rule.below is not None
         else torch.randn(rule.shape, generator=generator)
         for name, rule in table.rules.items()
     }

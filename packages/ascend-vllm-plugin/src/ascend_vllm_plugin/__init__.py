@@ -45,7 +45,15 @@ def register_platform() -> str | None:
 
 
 def register() -> None:
-    """Entry point of ``vllm.general_plugins``: plugs every package in, lowest layer first."""
+    """Entry point of ``vllm.general_plugins``: plugs every package in, lowest layer first.
+
+    Does nothing where another accelerator's vLLM is installed.
+    """
+    if register_platform() is None:
+        return
     from ascend_models_deepseek.vllm import register as register_deepseek
 
+    from ascend_vllm_plugin.compat.expand_kernel import repair_expand_kernel
+
     register_deepseek()
+    repair_expand_kernel()

@@ -35,12 +35,16 @@ DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Request:
-    """One request: its prompt, how many tokens to generate, and the engine step it joins at."""
+    """One request: its prompt, how many tokens to generate, and the engine step it joins at.
+
+    `sampling` holds further arguments of `vllm.SamplingParams`; without any it is greedy.
+    """
 
     prompt: list[int]
     count: int
     join_at: int = 0
     prompt_logits: bool = False
+    sampling: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -158,7 +162,7 @@ class Engine:
             del scheduler.schedule
 
     def run(self, requests: Sequence[Request]) -> list[Result]:
-        """Generate greedily for all requests, each joining at its own step."""
+        """Generate for all requests, each joining at its own step."""
         return list(self._run(requests).values())
 
     def generate(self, prompt: list[int], count: int) -> Result:
@@ -187,13 +191,13 @@ class Engine:
 
         params = SamplingParams(
             max_tokens=request.count,
-            temperature=0,
             logprobs=-1,
             prompt_logprobs=-1 if request.prompt_logits else None,
             flat_logprobs=True,
             detokenize=False,
             ignore_eos=True,
             output_kind=RequestOutputKind.FINAL_ONLY,
+            **({"temperature": 0} | request.sampling),
         )
         self.engine.add_request(name, {"prompt_token_ids": request.prompt}, params)
 

@@ -117,16 +117,12 @@ class Oracle:
             piece = torch.tensor([[tokens[-1]]])
         return Greedy(tokens, torch.stack(rows))
 
-    def picked_logits(self, prompt_ids: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-        """Return `[len(tokens), vocab]` logits that each token of a continuation is picked from.
-
-        One forward over the prompt and the continuation. When every row's argmax is the token that
-        follows, the continuation equals the oracle's greedy one, by induction over its length.
+    def clear_logits(self, ids: Sequence[int]) -> torch.Tensor:
+        """Return `logits` of a sequence in which rounding decides no selection.
 
         Raises:
-            AmbiguousPromptError: When the sequence holds a selection that rounding decides.
+            AmbiguousPromptError: When it decides one: the logits are then not defined to the bars.
         """
-        ids = [*prompt_ids, *tokens[:-1]]
         with watch_selections(self.model) as gap:
             logits = self.logits(ids)
         if gap.value < SMALLEST_SELECTION_GAP:
@@ -135,7 +131,18 @@ class Oracle:
                 f"than {SMALLEST_SELECTION_GAP:.0e}: its logits depend on the order of additions; "
                 "use another prompt seed"
             )
-        return logits[len(prompt_ids) - 1 :]
+        return logits
+
+    def picked_logits(self, prompt_ids: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+        """Return `[len(tokens), vocab]` logits that each token of a continuation is picked from.
+
+        One forward over the prompt and the continuation. When every row's argmax is the token that
+        follows, the continuation equals the oracle's greedy one, by induction over its length.
+
+        Raises:
+            AmbiguousPromptError: See `clear_logits`.
+        """
+        return self.clear_logits([*prompt_ids, *tokens[:-1]])[len(prompt_ids) - 1 :]
 
     def selection_effect(self, ids: Sequence[int]) -> float:
         """Largest change of any logit when the indexer keeps every compressed entry."""

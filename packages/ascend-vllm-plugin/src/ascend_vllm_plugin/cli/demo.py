@@ -26,7 +26,7 @@ SERVED_NAME = "tiny-deepseek-v4"
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json")
 # The doctor's checks without which the server cannot come up at all.
 NEEDED_CHECKS = frozenset({"vllm", "VLLM_PLUGINS", "platform plugin", "model plugin", "npu"})
-DEFAULT_PROMPT = "Once upon a time there was a brave fox called Nora."
+DEFAULT_PROMPT = "Once upon a time there was a curious rabbit called Mia."
 WARM_UP_PROMPT = "Hello"
 WARM_UP_TOKENS = 8
 CPU_WORDS = "Everything ran on this machine's CPU with {kernels}; no NPU was used."
@@ -211,14 +211,15 @@ def _report(
     rate = "" if speed is None else f", then {speed:.1f} tokens/s"
     console.print(
         f"Speed: {completion.completion_tokens} tokens; the first after "
-        f"{completion.first_token_s:.2f} s ({completion.prompt_tokens} prompt tokens){rate}."
+        f"{completion.first_token_s:.2f} s ({completion.prompt_tokens} prompt tokens){rate}.",
+        soft_wrap=True,
     )
-    console.print(f"Speculation: {_speculation(server, before, options)}")
+    console.print(f"Speculation: {_speculation(server, before, options)}", soft_wrap=True)
     device = server.device()
     words = CPU_WORDS.format(kernels=_kernels())
     if device != "cpu":
         words = f"The engine reported the device {device!r}."
-    console.print(f"Device: {words} ({options.dtype}, vLLM's eager mode)")
+    console.print(f"Device: {words} ({options.dtype}, vLLM's eager mode)", soft_wrap=True)
     console.print(f"Log: {escape(str(server.log))}", soft_wrap=True)
 
 
@@ -244,7 +245,8 @@ def _speculation(server: VllmServer, before: dict[str, float], options: DemoOpti
 
 
 def _explain_kept(server: VllmServer, console: Console) -> None:
-    body = json.dumps({"model": SERVED_NAME, "prompt": "Once upon a time", "max_tokens": 60})
+    request = {"model": SERVED_NAME, "prompt": DEFAULT_PROMPT, "max_tokens": 60, "temperature": 0}
+    body = json.dumps(request)
     console.print("\nThe server keeps running. Ask it:")
     example = f"curl {server.url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
     for line in (example, "Stop it:", f"kill -- -{server.pid}"):
