@@ -5,67 +5,33 @@ Shapes: T tokens, H hidden size, h query heads and g output groups on this rank,
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
 from ascend_attention.vllm.dsa import DSAAttention, DSAShape
 from ascend_attention.vllm.dsa.impl import DSAInputs
-from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
 from ascend_ops_core.ops.linear import grouped_linear, linear
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.ops.rotary import apply_rotary, rms_norm_rotary
 from torch import nn
 from vllm.distributed import tensor_model_parallel_all_reduce
 
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
-
-
-class RotaryTables(NamedTuple):
-    """Tables shared by all layers: plain for sliding-window layers, scaled for the others."""
-
-    main: ComplexExpRotaryEmbedding
-    compress: ComplexExpRotaryEmbedding
-
-
-class StepRotation(NamedTuple):
-    """This step's rows of both tables, each a pair of ``[T, R / 2]`` float32."""
-
-    main: tuple[torch.Tensor, torch.Tensor]
-    compress: tuple[torch.Tensor, torch.Tensor]
-
-
-def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
-    """An empty parameter that the checkpoint fills."""
-    return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)
+from ascend_models_deepseek.deepseek_v4.build import Build, parameter
+from ascend_models_deepseek.deepseek_v4.rotation import StepRotation
 
 
 class DeepseekV4Attention(nn.Module):
     """Attention of one layer.
 
     Args:
-        spec: the model's config.
-        shard: this rank's part.
+        build: what all layers share.
         layer: number of the layer, MTP layers after the main ones.
-        tables: rotary tables.
-        dtype: dtype of the projections.
         prefix: name of the layer, with its number.
-        tensor_parallel: sum the output over the tensor-parallel group.
     """
 
-    def __init__(
-        self,
-        spec: DeepseekV4Spec,
-        shard: Shard,
-        layer: int,
-        tables: RotaryTables,
-        dtype: torch.dtype,
-        prefix: str,
-        tensor_parallel: bool,
-    ) -> None:
+    def __init__(self, build: Build, layer: int, prefix: str) -> None:
         super().__init__()
+        spec, shard, dtype = build.spec, build.shard, build.dtype
         hidden, width, lora = spec.hidden_size, spec.head_dim, spec.q_lora_rank
         ratio = spec.compress_ratio(layer)
         self.head_dim = width
@@ -73,7 +39,7 @@ class DeepseekV4Attention(nn.Module):
         self.norm_eps = spec.rms_norm_eps
         self.compressed = ratio > 0
         self.num_groups = shard.num_groups
-        self.tensor_parallel = tensor_parallel
+        self.tensor_parallel = build.tensor_parallel
 
         self.wqa_wkv = parameter(lora + width, hidden, dtype=dtype)
         self.q_norm = parameter(lora)
@@ -88,7 +54,7 @@ class DeepseekV4Attention(nn.Module):
         self.indexer = None
         if ratio:
             self.compressor = Compressor(
-                hidden, width, ratio, spec.rms_norm_eps, tables.compress, dtype
+                hidden, width, ratio, spec.rms_norm_eps, build.rotary.compress, dtype
             )
         if ratio == 4:
             self.indexer = DeepseekV4Indexer(
@@ -99,7 +65,7 @@ class DeepseekV4Attention(nn.Module):
                 spec.index_topk,
                 ratio,
                 spec.rms_norm_eps,
-                tables.compress,
+                build.rotary.compress,
                 dtype,
             )
         shape = DSAShape(ratio, shard.num_heads, width, spec.sliding_window, spec.index_head_dim)

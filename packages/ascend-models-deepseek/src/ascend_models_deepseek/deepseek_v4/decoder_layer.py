@@ -6,49 +6,31 @@ import torch
 from ascend_ops_core.layers.hyper_connection import HyperConnection
 from torch import nn
 
-from ascend_models_deepseek.deepseek_v4.attention import (
-    DeepseekV4Attention,
-    RotaryTables,
-    StepRotation,
-    parameter,
-)
+from ascend_models_deepseek.deepseek_v4.attention import DeepseekV4Attention
+from ascend_models_deepseek.deepseek_v4.build import Build, parameter
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.moe import DeepseekV4MoE
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.rotation import StepRotation
 
 
 class DeepseekV2DecoderLayer(nn.Module):
     """DeepSeek-V4's decoder layer on residual streams ``[T, n, H]``.
 
     Args:
-        spec: the model's config.
-        shard: this rank's part.
+        build: what all layers share.
         layer: number of the layer.
-        tables: rotary tables.
-        dtype: the model's dtype.
         prefix: name of the layer, with its number.
-        tensor_parallel: reduce block outputs over the tensor-parallel group.
     """
 
-    def __init__(
-        self,
-        spec: DeepseekV4Spec,
-        shard: Shard,
-        layer: int,
-        tables: RotaryTables,
-        dtype: torch.dtype,
-        prefix: str,
-        tensor_parallel: bool,
-    ) -> None:
+    def __init__(self, build: Build, layer: int, prefix: str) -> None:
         super().__init__()
+        spec = build.spec
         self.hc_attn = _hyper_connection(spec)
         self.hc_ffn = _hyper_connection(spec)
         self.attn_norm = parameter(spec.hidden_size)
         self.ffn_norm = parameter(spec.hidden_size)
-        self.attn = DeepseekV4Attention(
-            spec, shard, layer, tables, dtype, f"{prefix}.attn", tensor_parallel
-        )
-        self.ffn = DeepseekV4MoE(spec, shard, layer, dtype, tensor_parallel)
+        self.attn = DeepseekV4Attention(build, layer, f"{prefix}.attn")
+        self.ffn = DeepseekV4MoE(build, layer)
 
     def forward(
         self, streams: torch.Tensor, input_ids: torch.Tensor, rotation: StepRotation

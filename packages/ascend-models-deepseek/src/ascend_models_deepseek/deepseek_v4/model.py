@@ -8,40 +8,19 @@ from typing import Any
 import torch
 from ascend_ops_core.cpu_kernels import follow_torch_threads
 from ascend_ops_core.layers.hyper_connection import HyperHead
-from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
 from ascend_ops_core.ops.norm import rms_norm
 from torch import nn
 from vllm.config import VllmConfig
-from vllm.distributed import (
-    get_tensor_model_parallel_rank,
-    get_tensor_model_parallel_world_size,
-)
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.sequence import IntermediateTensors
 
-from ascend_models_deepseek.deepseek_v4.attention import RotaryTables, StepRotation, parameter
+from ascend_models_deepseek.deepseek_v4.build import Build, parameter
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.decoder_layer import DeepseekV2DecoderLayer
-from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding, vocabulary_range
+from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config
 from ascend_models_deepseek.deepseek_v4.weights import main_table
-
-
-def rotary_tables(spec: DeepseekV4Spec, max_position: int) -> RotaryTables:
-    """Both tables, for ``max_position`` tokens."""
-    return RotaryTables(
-        ComplexExpRotaryEmbedding(spec.rope_head_dim, spec.rope_theta, max_position),
-        ComplexExpRotaryEmbedding(
-            spec.rope_head_dim, spec.compress_rope_theta, max_position, spec.yarn
-        ),
-    )
-
-
-def step_rotation(tables: RotaryTables, positions: torch.Tensor) -> StepRotation:
-    """Rows of both tables, gathered once for all layers."""
-    return StepRotation(tables.main.gather(positions), tables.compress.gather(positions))
 
 
 class DeepseekV4Model(nn.Module):
@@ -55,18 +34,13 @@ class DeepseekV4Model(nn.Module):
 
     def __init__(self, spec: DeepseekV4Spec, vllm_config: VllmConfig, prefix: str) -> None:
         super().__init__()
-        dtype = vllm_config.model_config.dtype
-        size = get_tensor_model_parallel_world_size()
         self.spec = spec
-        self.embed_tokens = vocab_embedding(spec, dtype)
-        self.shard = Shard.of(
-            spec, size, get_tensor_model_parallel_rank(), vocabulary_range(self.embed_tokens)
-        )
-        self._tables = rotary_tables(spec, vllm_config.model_config.max_model_len)
+        self.embed_tokens = vocab_embedding(spec, vllm_config.model_config.dtype)
+        build = Build.of(spec, vllm_config, self.embed_tokens)
+        self.shard = build.shard
+        self.rotary = build.rotary
         self.layers = nn.ModuleList(
-            DeepseekV2DecoderLayer(
-                spec, self.shard, i, self._tables, dtype, f"{prefix}.layers.{i}", size > 1
-            )
+            DeepseekV2DecoderLayer(build, i, f"{prefix}.layers.{i}")
             for i in range(spec.num_hidden_layers)
         )
         self.hc_head = HyperHead(spec.hc_mult, spec.hidden_size, spec.hc_eps, spec.rms_norm_eps)
@@ -79,7 +53,7 @@ class DeepseekV4Model(nn.Module):
         follow_torch_threads()
         embedded = self.embed_tokens(input_ids)
         streams = embedded.unsqueeze(1).repeat(1, self.spec.hc_mult, 1)
-        rotation = step_rotation(self._tables, positions)
+        rotation = self.rotary(positions)
         for layer in self.layers:
             streams = layer(streams, input_ids, rotation)
         hidden = rms_norm(self.hc_head(streams), self.norm, self.spec.rms_norm_eps)

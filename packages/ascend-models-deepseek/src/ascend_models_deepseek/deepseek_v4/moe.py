@@ -10,8 +10,7 @@ from ascend_ops_core.ops.linear import linear
 from torch import nn
 from vllm.distributed import tensor_model_parallel_all_reduce
 
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.build import Build
 
 
 class DeepseekV2MLP(nn.Module):
@@ -45,29 +44,20 @@ class DeepseekV4MoE(nn.Module):
     """Routed experts plus shared experts, reduced once.
 
     Args:
-        spec: the model's config.
-        shard: this rank's part.
+        build: what all layers share.
         layer: number of the layer; the first ``num_hash_layers`` route by token id.
-        dtype: dtype of the weights.
-        tensor_parallel: sum the output over the tensor-parallel group.
     """
 
-    def __init__(
-        self,
-        spec: DeepseekV4Spec,
-        shard: Shard,
-        layer: int,
-        dtype: torch.dtype,
-        tensor_parallel: bool,
-    ) -> None:
+    def __init__(self, build: Build, layer: int) -> None:
         super().__init__()
+        spec, shard, dtype = build.spec, build.shard, build.dtype
         hidden, experts = spec.hidden_size, spec.n_routed_experts
         self.top_k = spec.num_experts_per_tok
         self.scoring = spec.scoring_func
         self.renormalize = spec.norm_topk_prob
         self.scale = spec.routed_scaling_factor
         self.is_hash = spec.is_hash_layer(layer)
-        self.tensor_parallel = tensor_parallel
+        self.tensor_parallel = build.tensor_parallel
         self.gate = nn.Parameter(torch.empty(experts, hidden, dtype=dtype), requires_grad=False)
         if self.is_hash:
             table = torch.empty(spec.vocab_size, self.top_k, dtype=torch.int32)

@@ -11,20 +11,15 @@ from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.norm import rms_norm
 from torch import nn
 from vllm.config import VllmConfig
-from vllm.distributed import (
-    get_tensor_model_parallel_rank,
-    get_tensor_model_parallel_world_size,
-)
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.sequence import IntermediateTensors
 
-from ascend_models_deepseek.deepseek_v4.attention import RotaryTables, StepRotation, parameter
+from ascend_models_deepseek.deepseek_v4.build import Build, parameter
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.decoder_layer import DeepseekV2DecoderLayer
-from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding, vocabulary_range
+from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
-from ascend_models_deepseek.deepseek_v4.model import rotary_tables, step_rotation
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.rotation import StepRotation
 from ascend_models_deepseek.deepseek_v4.validation import check_draft
 from ascend_models_deepseek.deepseek_v4.weights import mtp_table
 
@@ -33,35 +28,21 @@ class DeepSeekMultiTokenPredictorLayer(nn.Module):
     """One prediction depth: the previous streams and the next token's embedding, then a layer.
 
     Args:
-        spec: the model's config.
-        shard: this rank's part.
+        build: what all layers share.
         layer: number of the layer, after the main ones.
-        tables: rotary tables.
-        dtype: the model's dtype.
         prefix: name of the layer, with its number.
-        tensor_parallel: reduce block outputs over the tensor-parallel group.
     """
 
-    def __init__(
-        self,
-        spec: DeepseekV4Spec,
-        shard: Shard,
-        layer: int,
-        tables: RotaryTables,
-        dtype: torch.dtype,
-        prefix: str,
-        tensor_parallel: bool,
-    ) -> None:
+    def __init__(self, build: Build, layer: int, prefix: str) -> None:
         super().__init__()
+        spec, dtype = build.spec, build.dtype
         hidden = spec.hidden_size
         self.norm_eps = spec.rms_norm_eps
         self.enorm = parameter(hidden)
         self.hnorm = parameter(hidden)
         self.e_proj = parameter(hidden, hidden, dtype=dtype)
         self.h_proj = parameter(hidden, hidden, dtype=dtype)
-        self.block = DeepseekV2DecoderLayer(
-            spec, shard, layer, tables, dtype, prefix, tensor_parallel
-        )
+        self.block = DeepseekV2DecoderLayer(build, layer, prefix)
         self.hc_head = HyperHead(spec.hc_mult, hidden, spec.hc_eps, spec.rms_norm_eps)
         self.norm = parameter(hidden)
 
@@ -101,20 +82,15 @@ class DeepSeekMultiTokenPredictor(nn.Module):
 
     def __init__(self, spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:
         super().__init__()
-        dtype = vllm_config.model_config.dtype
-        size = get_tensor_model_parallel_world_size()
         self.spec = spec
-        self.embed_tokens = vocab_embedding(spec, dtype)
-        self.shard = Shard.of(
-            spec, size, get_tensor_model_parallel_rank(), vocabulary_range(self.embed_tokens)
-        )
-        self._tables = rotary_tables(spec, vllm_config.model_config.max_model_len)
+        self.embed_tokens = vocab_embedding(spec, vllm_config.model_config.dtype)
+        build = Build.of(spec, vllm_config, self.embed_tokens)
+        self.shard = build.shard
+        self.rotary = build.rotary
         first = spec.num_hidden_layers
         self.layers = nn.ModuleDict(
             {
-                str(i): DeepSeekMultiTokenPredictorLayer(
-                    spec, self.shard, i, self._tables, dtype, f"model.layers.{i}", size > 1
-                )
+                str(i): DeepSeekMultiTokenPredictorLayer(build, i, f"model.layers.{i}")
                 for i in range(first, first + spec.num_mtp_layers)
             }
         )
@@ -133,7 +109,7 @@ class DeepSeekMultiTokenPredictor(nn.Module):
         step: int,
     ) -> torch.Tensor:
         """Streams ``[T, n, H]`` of one depth."""
-        rotation = step_rotation(self._tables, positions)
+        rotation = self.rotary(positions)
         # No earlier hidden state predicts the first token, so training masks its embedding.
         embedded = self.embed_tokens(input_ids).masked_fill((positions == 0).unsqueeze(-1), 0)
         return self.depth(step)(embedded, input_ids, previous, rotation)

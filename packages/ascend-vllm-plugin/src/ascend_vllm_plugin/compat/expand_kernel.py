@@ -1,8 +1,8 @@
 """Repairs vLLM's CPU kernel that spreads sampling parameters over draft tokens.
 
-Upstream symbol: ``vllm.utils.cpu_triton_utils.expand_kernel`` (0.27.1). It hands the C++ kernel an int64
-copy of the output and drops it, so that temperature, top-p and top-k of speculating requests are
-uninitialised memory: sampled text becomes noise, and top-k can end the engine.
+Upstream symbol: ``vllm.utils.cpu_triton_utils.expand_kernel`` (0.27.1). It hands the C++ kernel an
+int64 copy of the output and drops it, so that temperature, top-p and top-k of speculating requests
+are uninitialised memory: sampled text becomes noise, and top-k can end the engine.
 """
 
 from __future__ import annotations

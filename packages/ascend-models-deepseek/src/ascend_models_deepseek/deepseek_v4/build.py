@@ -1,0 +1,58 @@
+"""What all blocks of a model are built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from vllm.config import VllmConfig
+from vllm.distributed import (
+    get_tensor_model_parallel_rank,
+    get_tensor_model_parallel_world_size,
+)
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.embedding import vocabulary_range
+from ascend_models_deepseek.deepseek_v4.rotation import RotaryTables
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
+
+
+@dataclass(frozen=True)
+class Build:
+    """The same for every layer of a model.
+
+    Attributes:
+        spec: the model's config.
+        shard: this rank's part.
+        rotary: tables shared by all layers.
+        dtype: dtype of the projections; norms, sinks and hyper-connections are float32.
+        tensor_parallel: block outputs are partial sums over the tensor-parallel group.
+    """
+
+    spec: DeepseekV4Spec
+    shard: Shard
+    rotary: RotaryTables
+    dtype: torch.dtype
+    tensor_parallel: bool
+
+    @classmethod
+    def of(
+        cls, spec: DeepseekV4Spec, vllm_config: VllmConfig, embedding: VocabParallelEmbedding
+    ) -> Build:
+        """For this process, whose part of the vocabulary ``embedding`` has already chosen."""
+        size = get_tensor_model_parallel_world_size()
+        rank = get_tensor_model_parallel_rank()
+        return cls(
+            spec,
+            Shard.of(spec, size, rank, vocabulary_range(embedding)),
+            RotaryTables(spec, vllm_config.model_config.max_model_len),
+            vllm_config.model_config.dtype,
+            size > 1,
+        )
+
+
+def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
+    """An empty parameter that the checkpoint fills."""
+    return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)

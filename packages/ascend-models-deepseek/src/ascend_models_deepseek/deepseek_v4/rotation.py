@@ -1,0 +1,38 @@
+"""Rotary tables of a DeepSeek-V4 model, and a step's rows of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
+from torch import nn
+
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+
+
+class StepRotation(NamedTuple):
+    """A step's rows of both tables, each a pair of ``[T, R / 2]`` float32."""
+
+    main: tuple[torch.Tensor, torch.Tensor]
+    compress: tuple[torch.Tensor, torch.Tensor]
+
+
+class RotaryTables(nn.Module):
+    """Tables shared by all layers: plain for sliding-window layers, scaled for the others.
+
+    Args:
+        spec: the model's config.
+        max_position: tokens that a request may have.
+    """
+
+    def __init__(self, spec: DeepseekV4Spec, max_position: int) -> None:
+        super().__init__()
+        self.main = ComplexExpRotaryEmbedding(spec.rope_head_dim, spec.rope_theta, max_position)
+        self.compress = ComplexExpRotaryEmbedding(
+            spec.rope_head_dim, spec.compress_rope_theta, max_position, spec.yarn
+        )
+
+    def forward(self, positions: torch.Tensor) -> StepRotation:
+        """Rows for ``positions [T]``, gathered once for all layers."""
+        return StepRotation(self.main.gather(positions), self.compress.gather(positions))
