@@ -155,6 +155,7 @@ def _pytest(
             f"--junitxml={REPORTS / session.name}.xml",
             *[str(folder) for folder in folders],
             *session.posargs,
-            env=env.variables(),
+            # Spinning OpenMP threads slow everything down many times over beside another process.
+            env=env.variables() | {"OMP_WAIT_POLICY": "PASSIVE"},
             external=True,
         )

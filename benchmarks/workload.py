@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -91,8 +90,12 @@ class Measurement:
 
 
 def peak_rss_mb() -> float:
-    """Peak resident memory of this process so far, MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Peak resident memory of this program so far, MB.
+
+    Not ``ru_maxrss``: a process inherits that from the one that started it.
+    """
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in x)
+    return int(line.split()[1]) / 1024
 
 
 def checkpoint_dir(root: Path, dtype: str) -> Path:

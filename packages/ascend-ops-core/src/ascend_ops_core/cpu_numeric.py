@@ -50,6 +50,5 @@ def f32_to_bf16(typingctx: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
 
 def as_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
     """A numpy view of a CPU tensor; bfloat16 comes back as its uint16 bits."""
-    if x.dtype == torch.bfloat16:
-        return x.detach().view(torch.uint16).numpy()
-    return x.detach().numpy()
+    plain = x.detach() if x.requires_grad else x
+    return plain.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else plain.numpy()

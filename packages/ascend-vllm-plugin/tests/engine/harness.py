@@ -98,6 +98,9 @@ class Engine:
     Args:
         folder: Checkpoint folder.
         settings: Arguments of `vllm.LLM`, over `DEFAULTS`.
+
+    Attributes:
+        broken: A run ended in an exception; its requests are still inside.
     """
 
     def __init__(self, folder: Path, **settings: Any) -> None:
@@ -106,6 +109,7 @@ class Engine:
         self.llm = LLM(model=str(folder), **{**DEFAULTS, **settings})
         self.engine = self.llm.llm_engine
         self.serial = 0
+        self.broken = False
 
     @property
     def scheduler(self) -> Any:
@@ -163,7 +167,10 @@ class Engine:
 
     def run(self, requests: Sequence[Request]) -> list[Result]:
         """Generate for all requests, each joining at its own step."""
-        return list(self._run(requests).values())
+        self.broken = True
+        results = list(self._run(requests).values())
+        self.broken = False
+        return results
 
     def generate(self, prompt: list[int], count: int) -> Result:
         """Generate greedily for one prompt."""
@@ -265,7 +272,7 @@ class EnginePool:
     def get(self, name: str, dtype: torch.dtype = torch.float32, **settings: Any) -> Engine:
         """Return a running engine for a named spec with these settings."""
         key = repr((name, dtype, sorted(settings.items())))
-        if key != self.key or self.engine is None:
+        if key != self.key or self.engine is None or self.engine.broken:
             self.close()
             settings["dtype"] = str(dtype).removeprefix("torch.")
             self.engine = Engine(self.checkpoints.folder(name, dtype), **settings)

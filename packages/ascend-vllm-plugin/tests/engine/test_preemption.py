@@ -1,4 +1,4 @@
-"""Requests thrown out for lack of cache and resumed must equal an uninterrupted run."""
+"""Requests thrown out of a small cache resume as an uninterrupted run (bug case 24)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def speculating(width: int) -> dict[str, Any]:
         {"enable_prefix_caching": True},
         speculating(1),
         speculating(3),
+        speculating(5),
     ],
-    ids=["plain", "prefix_cache", "mtp1", "mtp3"],
+    ids=["plain", "prefix_cache", "mtp1", "mtp3", "mtp5"],
 )
 def test_preempted_requests_resume(
     engines: EnginePool, checkpoints: Checkpoints, settings: dict[str, Any]

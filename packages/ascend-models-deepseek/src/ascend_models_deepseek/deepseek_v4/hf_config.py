@@ -26,8 +26,9 @@ class AscendDeepseekV4Config(PretrainedConfig):
         **kwargs: Any,
     ) -> None:
         _rewrite_schedule(kwargs)
-        # vLLM divides by this number; with None it leaves the refusal to the draft model.
-        kwargs["num_nextn_predict_layers"] = kwargs.get("num_nextn_predict_layers") or None
+        # vLLM divides by this number; without it, the refusal is left to our own check.
+        if not kwargs.get("num_nextn_predict_layers"):
+            kwargs.pop("num_nextn_predict_layers", None)
         main, compress = _split_rope(kwargs)
         self.max_position_embeddings = max_position_embeddings
         self.rope_theta = main.get("rope_theta", rope_theta)

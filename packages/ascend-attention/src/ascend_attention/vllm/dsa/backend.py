@@ -13,6 +13,21 @@ from ascend_attention.step import StepLayout
 from ascend_attention.vllm.compat import PagedRowsBackend
 from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata, build_metadata
 
+_latest: StepLayout | None = None
+
+
+def _step_layout(query_start: torch.Tensor, seq_lens: torch.Tensor) -> StepLayout:
+    """The step's layout, built by the first of the builders that ask for the same batch."""
+    global _latest
+    latest = _latest
+    if (
+        latest is None
+        or not torch.equal(latest.query_start, query_start)
+        or not torch.equal(latest.seq_lens, seq_lens)
+    ):
+        latest = _latest = StepLayout.build(query_start, seq_lens)
+    return latest
+
 
 class AscendDSAMetadataBuilder(AttentionMetadataBuilder[AscendDSAMetadata]):
     """Turns the scheduler's ragged output into fixed indices, once per step and cache kind."""
@@ -39,9 +54,9 @@ class AscendDSAMetadataBuilder(AttentionMetadataBuilder[AscendDSAMetadata]):
     ) -> AscendDSAMetadata:
         common = common_attn_metadata
         requests = common.num_reqs
-        layout = StepLayout.build(
-            common.query_start_loc_cpu[: requests + 1].numpy(),
-            common.seq_lens[:requests].cpu().numpy(),
+        layout = _step_layout(
+            common.query_start_loc_cpu[: requests + 1].long(),
+            common.seq_lens[:requests].cpu().long(),
         )
         return build_metadata(
             self.kind, layout, common.block_table_tensor[:requests], common.slot_mapping

@@ -105,14 +105,33 @@ def _up_f32(x, w13, order, experts, starts, top_k, limit, hidden):  # type: igno
         for i in range(first, min(inter, first + _ROWS_PER_TASK)):
             gate_row = w13[e, i]
             up_row = w13[e, inter + i]
-            for p in range(starts[j], starts[j + 1]):
-                xt = x[order[p] // top_k]
-                g = np.float32(0)
-                u = np.float32(0)
+            p = starts[j]
+            # Two tokens share each pass over the weights.
+            while p + 2 <= starts[j + 1]:
+                xa = x[order[p] // top_k]
+                xb = x[order[p + 1] // top_k]
+                ga = np.float32(0)
+                ua = np.float32(0)
+                gb = np.float32(0)
+                ub = np.float32(0)
                 for k in range(width):
-                    g += xt[k] * gate_row[k]
-                    u += xt[k] * up_row[k]
-                hidden[p, i] = _swiglu(g, u, limit)
+                    g = gate_row[k]
+                    u = up_row[k]
+                    ga += xa[k] * g
+                    ua += xa[k] * u
+                    gb += xb[k] * g
+                    ub += xb[k] * u
+                hidden[p, i] = _swiglu(ga, ua, limit)
+                hidden[p + 1, i] = _swiglu(gb, ub, limit)
+                p += 2
+            if p < starts[j + 1]:
+                xa = x[order[p] // top_k]
+                ga = np.float32(0)
+                ua = np.float32(0)
+                for k in range(width):
+                    ga += xa[k] * gate_row[k]
+                    ua += xa[k] * up_row[k]
+                hidden[p, i] = _swiglu(ga, ua, limit)
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
@@ -127,14 +146,33 @@ def _up_bf16(x, w13, order, experts, starts, top_k, limit, hidden):  # type: ign
         for i in range(first, min(inter, first + _ROWS_PER_TASK)):
             gate_row = w13[e, i]
             up_row = w13[e, inter + i]
-            for p in range(starts[j], starts[j + 1]):
-                xt = x[order[p] // top_k]
-                g = np.float32(0)
-                u = np.float32(0)
+            p = starts[j]
+            # Two tokens share each pass over the weights.
+            while p + 2 <= starts[j + 1]:
+                xa = x[order[p] // top_k]
+                xb = x[order[p + 1] // top_k]
+                ga = np.float32(0)
+                ua = np.float32(0)
+                gb = np.float32(0)
+                ub = np.float32(0)
                 for k in range(width):
-                    g += xt[k] * bf16_to_f32(gate_row[k])
-                    u += xt[k] * bf16_to_f32(up_row[k])
-                hidden[p, i] = _swiglu(g, u, limit)
+                    g = bf16_to_f32(gate_row[k])
+                    u = bf16_to_f32(up_row[k])
+                    ga += xa[k] * g
+                    ua += xa[k] * u
+                    gb += xb[k] * g
+                    ub += xb[k] * u
+                hidden[p, i] = _swiglu(ga, ua, limit)
+                hidden[p + 1, i] = _swiglu(gb, ub, limit)
+                p += 2
+            if p < starts[j + 1]:
+                xa = x[order[p] // top_k]
+                ga = np.float32(0)
+                ua = np.float32(0)
+                for k in range(width):
+                    ga += xa[k] * bf16_to_f32(gate_row[k])
+                    ua += xa[k] * bf16_to_f32(up_row[k])
+                hidden[p, i] = _swiglu(ga, ua, limit)
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
@@ -154,12 +192,25 @@ def _down_f32(  # type: ignore[no-untyped-def]
             e = experts[j]
             for d in range(first, last):
                 row = w2[e, d]
-                for p in range(starts[j], starts[j + 1]):
-                    h = hidden[p]
-                    acc = np.float32(0)
+                p = starts[j]
+                while p + 2 <= starts[j + 1]:
+                    ha = hidden[p]
+                    hb = hidden[p + 1]
+                    a = np.float32(0)
+                    b = np.float32(0)
                     for i in range(inter):
-                        acc += h[i] * row[i]
-                    out[order[p] // top_k, d] += acc * weights[order[p]]
+                        v = row[i]
+                        a += ha[i] * v
+                        b += hb[i] * v
+                    out[order[p] // top_k, d] += a * weights[order[p]]
+                    out[order[p + 1] // top_k, d] += b * weights[order[p + 1]]
+                    p += 2
+                if p < starts[j + 1]:
+                    ha = hidden[p]
+                    a = np.float32(0)
+                    for i in range(inter):
+                        a += ha[i] * row[i]
+                    out[order[p] // top_k, d] += a * weights[order[p]]
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
@@ -177,12 +228,25 @@ def _down_bf16(  # type: ignore[no-untyped-def]
             e = experts[j]
             for d in range(first, last):
                 row = w2[e, d]
-                for p in range(starts[j], starts[j + 1]):
-                    h = hidden[p]
-                    acc = np.float32(0)
+                p = starts[j]
+                while p + 2 <= starts[j + 1]:
+                    ha = hidden[p]
+                    hb = hidden[p + 1]
+                    a = np.float32(0)
+                    b = np.float32(0)
                     for i in range(inter):
-                        acc += h[i] * bf16_to_f32(row[i])
-                    sums[order[p] // top_k, d - first] += acc * weights[order[p]]
+                        v = bf16_to_f32(row[i])
+                        a += ha[i] * v
+                        b += hb[i] * v
+                    sums[order[p] // top_k, d - first] += a * weights[order[p]]
+                    sums[order[p + 1] // top_k, d - first] += b * weights[order[p + 1]]
+                    p += 2
+                if p < starts[j + 1]:
+                    ha = hidden[p]
+                    a = np.float32(0)
+                    for i in range(inter):
+                        a += ha[i] * bf16_to_f32(row[i])
+                    sums[order[p] // top_k, d - first] += a * weights[order[p]]
         for t in range(tokens):
             for d in range(first, last):
                 out[t, d] = f32_to_bf16(sums[t, d - first])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from ascend_ops_core.cpu_kernels import CpuKernels
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.activation import reference
+
+_cpu = CpuKernels("ascend_ops_core.ops.activation.cpu")
 
 __all__ = ["silu_and_mul_with_clamp"]
 
@@ -33,4 +36,7 @@ def silu_and_mul_with_clamp(gate_up: torch.Tensor, limit: float | None) -> torch
             "gate and up need equal halves",
             "Concatenate gate and up projections of the same width.",
         )
+    kernels = _cpu.usable(gate_up)
+    if kernels is not None and kernels.supports(gate_up):
+        return kernels.silu_and_mul_with_clamp(gate_up, limit)
     return reference.silu_and_mul_with_clamp(gate_up, limit)
