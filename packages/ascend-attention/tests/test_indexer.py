@@ -77,6 +77,21 @@ def test_equals_brute_force(batch: list[tuple[int, int]], top_k: int, seed: int)
     check(batch, top_k)
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    before=st.lists(st.integers(0, 90), min_size=2, max_size=5),
+    new=st.integers(1, 4),
+    top_k=st.integers(1, 20),
+    seed=st.integers(0, 1000),
+)
+def test_requests_with_equally_many_tokens(
+    before: list[int], new: int, top_k: int, seed: int
+) -> None:
+    """A decode batch, with or without drafts, takes one product for all requests."""
+    torch.manual_seed(seed)
+    check([(length, new) for length in before], top_k)
+
+
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 31, 32, 33, 36])
 @pytest.mark.parametrize("from_start", [True, False])
 def test_around_the_length_that_fills_top_k(length: int, from_start: bool) -> None:

@@ -95,19 +95,20 @@ class MtpOracle:
 
     @oracle_run()
     def forward(
-        self, streams: torch.Tensor, next_ids: Sequence[int]
+        self, streams: torch.Tensor, next_ids: Sequence[int], first: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run the draft layer over positions 0..T-1.
+        """Run the draft layer over positions `first`..`first + T - 1`, as if none came before.
 
         Args:
             streams: `[T, hc, hidden]`, of the target or of an earlier draft step.
             next_ids: The token after each position, `[T]`.
+            first: The first position.
 
         Returns:
             Draft streams `[T, hc, hidden]` and logits `[T, vocab]`.
         """
         length = len(next_ids)
-        positions = torch.arange(length)[None]
+        positions = torch.arange(first, first + length)[None]
         embedded = self.target.model.model.embed_tokens(torch.tensor([list(next_ids)]))
         embedded = embedded.masked_fill((positions == 0)[..., None], 0.0)
         joined = (self.norms["hnorm"](streams[None]) @ self.h_proj.T) + (
@@ -138,7 +139,9 @@ class MtpOracle:
         next_ids = list(ids[1:])
         proposed: list[int] = []
         for _ in range(count):
-            out, logits = self.forward(streams, next_ids)
+            # One layer with a window: the last position sees no further back than that.
+            first = max(0, len(next_ids) - self.window)
+            out, logits = self.forward(streams[first:], next_ids[first:], first)
             proposed.append(int(logits[-1].argmax()))
             streams = torch.cat([streams, out[-1:]])
             next_ids.append(proposed[-1])

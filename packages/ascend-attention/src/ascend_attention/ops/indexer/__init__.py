@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from ascend_attention.ops.indexer import reference
+from ascend_attention.ops.indexer import batched, reference
 from ascend_attention.step import StepLayout
 
 __all__ = ["select_entries"]
@@ -31,7 +31,7 @@ def select_entries(
         query: ``[T, H, D]``, rotated.
         head_weights: ``[T, H]`` float32, scale factors included.
         key_cache: ``[B, P, D]`` paged indexer keys.
-        block_table: ``[R, nb]``.
+        block_table: ``[R, nb]``, wide enough for the longest request.
         layout: the step.
         ratio: tokens per entry.
         top_k: most entries that a token may keep.
@@ -41,6 +41,13 @@ def select_entries(
         marks unused places, which come last. A token that sees at most ``top_k`` entries keeps
         all of them. Between equal scores either may be chosen.
     """
+    visible = layout.visible_entries(ratio)
+    longest = int(visible.max()) if visible.numel() else 0
+    if longest > top_k and batched.supports(query, layout, longest):
+        table = block_table[: len(layout.seq_lens)]
+        return batched.select_entries(
+            query, head_weights, key_cache, table, visible, longest, top_k
+        )
     return reference.select_entries(
         query, head_weights, key_cache, block_table, layout, ratio, top_k
     )

@@ -63,10 +63,12 @@ def grouped_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.linear.grouped_linear`."""
     tokens, groups, _ = x.shape
     if tokens <= _FEW_ROWS:
-        out = x.new_empty((tokens, groups, weight.shape[1]))
+        # Rows of one group side by side: a strided row would keep the kernel from vectorising.
+        rows = x.transpose(0, 1).float().contiguous()
+        out = x.new_empty((groups, tokens, weight.shape[1]))
         kernel = _few_grouped_bf16 if x.dtype == torch.bfloat16 else _few_grouped_f32
-        kernel(as_numpy(x.float().contiguous()), as_numpy(weight), as_numpy(out))
-        return out
+        kernel(as_numpy(rows), as_numpy(weight), as_numpy(out))
+        return out.transpose(0, 1)
     if x.dtype == torch.bfloat16 and not native_bf16():
         return torch.stack([_widened(x[:, g], weight[g]) for g in range(groups)], dim=1)
     return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
@@ -161,7 +163,7 @@ def _few_grouped_f32(x, weight, out):  # type: ignore[no-untyped-def]
     groups, width, _ = weight.shape
     for i in prange(groups * width):
         g = i // width
-        _row_f32(x[:, g], weight[g, i - g * width], out[:, g], i - g * width)
+        _row_f32(x[g], weight[g, i - g * width], out[g], i - g * width)
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
@@ -169,4 +171,4 @@ def _few_grouped_bf16(x, weight, out):  # type: ignore[no-untyped-def]
     groups, width, _ = weight.shape
     for i in prange(groups * width):
         g = i // width
-        _row_bf16(x[:, g], weight[g, i - g * width], out[:, g], i - g * width)
+        _row_bf16(x[g], weight[g, i - g * width], out[g], i - g * width)
