@@ -158,6 +158,8 @@ def test_signals_end_the_server(pids: Path, model: Path, number: int, mode: str)
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # A job in the background starts with interrupts ignored, and its children with it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     mark = "loading the weights" if mode == "hang" else "there"
