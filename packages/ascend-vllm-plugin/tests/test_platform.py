@@ -93,6 +93,18 @@ def test_threads_are_bound_unless_the_user_did(
     assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == after
 
 
+def test_a_second_engine_of_another_size_is_bound_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "auto")
+    for parts in ("0|1", "0,1"):
+        monkeypatch.setattr(
+            platform, "choose_binding", lambda workers, parts=parts: Binding(parts, "why")
+        )
+        AscendReferencePlatform.check_and_update_config(config())
+        assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == parts
+
+
 def test_quantized_deepseek_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInputError, match=r"'deepseek_v4_fp8'.*bfloat16.*config\.json"):
         AscendReferencePlatform.verify_quantization("deepseek_v4_fp8")

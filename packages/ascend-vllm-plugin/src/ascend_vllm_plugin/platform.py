@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BIND = "VLLM_CPU_OMP_THREADS_BIND"
+_chosen: str | None = None
 
 
 class AscendReferencePlatform(CpuPlatform):
@@ -76,9 +77,13 @@ def _set_block_size(vllm_config: VllmConfig) -> None:
 
 
 def _bind_threads(vllm_config: VllmConfig) -> None:
-    if os.environ.get(_BIND, "auto") != "auto":
+    global _chosen
+    # What an earlier engine of this process was given is not the user's wish.
+    if os.environ.get(_BIND, "auto") not in ("auto", _chosen):
         return
+    os.environ.pop(_BIND, None)
     binding = choose_binding(vllm_config.parallel_config.world_size)
+    _chosen = None if binding is None else binding.value
     if binding is not None:
         os.environ[_BIND] = binding.value
         logger.info("%s=%s: %s", _BIND, binding.value, binding.reason)
