@@ -98,9 +98,10 @@ def _page(cells: dict[tuple[str, int], tuple[Measurement, Measurement]], result:
     lines = [
         "# DeepSeek-V4 on a CPU against transformers",
         "",
-        f"Measured {datetime.date.today().isoformat()} with `./tools/dev bench -- v4`: 256M parameters "
-        "(97M active), prompt 512, decode 64, both peers on the same threads in one run, median "
-        "of the repeats. Ratios are what counts; absolute numbers move with the machine.",
+        f"Measured {datetime.date.today().isoformat()} with `./tools/dev bench -- v4`: "
+        "256M parameters (97M active), prompt 512, decode 64, both peers on the same threads in "
+        "one run, median of the repeats. Ratios are what counts; absolute numbers move with the "
+        "machine.",
         "",
         *(f"- {name}: {value}" for name, value in facts.items()),
         "",
