@@ -77,6 +77,6 @@ def _report_missing_numba() -> None:
         _missing_reported = True
         logger.warning(
             "numba is not installed: operators run their plain torch definition on this CPU, "
-            "which is several times slower in decode. Install the extra: "
+            "which is slower in decode. Install the extra: "
             "pip install 'ascend-ops-core[cpu-kernels]'."
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, bf16_to_f32, f32_to_bf16
+from ascend_ops_core.ops.activation.cpu import swiglu_value
 from numba import njit, prange
 
 from ascend_fused_moe.ops.experts import reference
@@ -82,17 +83,6 @@ def _group(ids, num_experts):  # type: ignore[no-untyped-def]
     return order, experts, starts
 
 
-@njit(fastmath=FASTMATH, cache=True)
-def _swiglu(gate, up, limit):  # type: ignore[no-untyped-def]
-    if gate > limit:
-        gate = limit
-    if up > limit:
-        up = limit
-    elif up < -limit:
-        up = -limit
-    return gate / (np.float32(1) + np.exp(-gate)) * up
-
-
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def _up_f32(x, w13, order, experts, starts, top_k, limit, hidden):  # type: ignore[no-untyped-def]
     inter = hidden.shape[1]
@@ -121,8 +111,8 @@ def _up_f32(x, w13, order, experts, starts, top_k, limit, hidden):  # type: igno
                     ua += xa[k] * u
                     gb += xb[k] * g
                     ub += xb[k] * u
-                hidden[p, i] = _swiglu(ga, ua, limit)
-                hidden[p + 1, i] = _swiglu(gb, ub, limit)
+                hidden[p, i] = swiglu_value(ga, ua, limit)
+                hidden[p + 1, i] = swiglu_value(gb, ub, limit)
                 p += 2
             if p < starts[j + 1]:
                 xa = x[order[p] // top_k]
@@ -131,7 +121,7 @@ def _up_f32(x, w13, order, experts, starts, top_k, limit, hidden):  # type: igno
                 for k in range(width):
                     ga += xa[k] * gate_row[k]
                     ua += xa[k] * up_row[k]
-                hidden[p, i] = _swiglu(ga, ua, limit)
+                hidden[p, i] = swiglu_value(ga, ua, limit)
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
@@ -162,8 +152,8 @@ def _up_bf16(x, w13, order, experts, starts, top_k, limit, hidden):  # type: ign
                     ua += xa[k] * u
                     gb += xb[k] * g
                     ub += xb[k] * u
-                hidden[p, i] = _swiglu(ga, ua, limit)
-                hidden[p + 1, i] = _swiglu(gb, ub, limit)
+                hidden[p, i] = swiglu_value(ga, ua, limit)
+                hidden[p + 1, i] = swiglu_value(gb, ub, limit)
                 p += 2
             if p < starts[j + 1]:
                 xa = x[order[p] // top_k]
@@ -172,7 +162,7 @@ def _up_bf16(x, w13, order, experts, starts, top_k, limit, hidden):  # type: ign
                 for k in range(width):
                     ga += xa[k] * bf16_to_f32(gate_row[k])
                     ua += xa[k] * bf16_to_f32(up_row[k])
-                hidden[p, i] = _swiglu(ga, ua, limit)
+                hidden[p, i] = swiglu_value(ga, ua, limit)
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)

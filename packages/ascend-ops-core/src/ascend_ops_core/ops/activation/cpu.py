@@ -35,7 +35,8 @@ def silu_and_mul_with_clamp(gate_up: torch.Tensor, limit: float | None) -> torch
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _value(gate, up, limit):  # type: ignore[no-untyped-def]
+def swiglu_value(gate, up, limit):  # type: ignore[no-untyped-def]
+    """One limited SwiGLU in float32, for kernels that fuse it; an infinite limit is none."""
     if gate > limit:
         gate = limit
     if up > limit:
@@ -49,7 +50,7 @@ def _f32_body(gate_up, limit, out):  # type: ignore[no-untyped-def]
     rows, half = out.shape
     for r in prange(rows):
         for d in range(half):
-            out[r, d] = _value(gate_up[r, d], gate_up[r, half + d], limit)
+            out[r, d] = swiglu_value(gate_up[r, d], gate_up[r, half + d], limit)
 
 
 def _bf16_body(gate_up, limit, out):  # type: ignore[no-untyped-def]
@@ -58,7 +59,7 @@ def _bf16_body(gate_up, limit, out):  # type: ignore[no-untyped-def]
         for d in range(half):
             gate = bf16_to_f32(gate_up[r, d])
             up = bf16_to_f32(gate_up[r, half + d])
-            out[r, d] = f32_to_bf16(_value(gate, up, limit))
+            out[r, d] = f32_to_bf16(swiglu_value(gate, up, limit))
 
 
 _f32 = njit(fastmath=FASTMATH, cache=True)(_f32_body)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, bf16_to_f32, f32_to_bf16
 
-# Measured crossover with torch's GEMM on two AVX-512 cores (benchmarks/linear.py).
+# Measured crossover with torch's GEMM on two AVX-512 cores.
 _FEW_ROWS = 16
 # bfloat16 weights widened at once, so that a large matrix never has a full float32 copy.
 _WIDEN_ELEMENTS = 1 << 22
