@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-from ascend_ops_core.devices.current import current_facts, device_family
-from ascend_ops_core.devices.facts import FAMILIES, DeviceFacts, facts_of
+from ascend_ops_core.devices.current import DEFAULT_FAMILY, current_facts, device_family
+from ascend_ops_core.devices.detect import Detection, detect
+from ascend_ops_core.devices.facts import (
+    COMPILED_FAMILIES,
+    FAMILIES,
+    DeviceFacts,
+    facts_of,
+    facts_of_soc,
+)
+from ascend_ops_core.devices.figures import BlockSizes, Figure
 
-__all__ = ["FAMILIES", "DeviceFacts", "current_facts", "device_family", "facts_of"]
+__all__ = [
+    "COMPILED_FAMILIES",
+    "DEFAULT_FAMILY",
+    "FAMILIES",
+    "BlockSizes",
+    "Detection",
+    "DeviceFacts",
+    "Figure",
+    "current_facts",
+    "detect",
+    "device_family",
+    "facts_of",
+    "facts_of_soc",
+]

@@ -6,14 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from ascend_ops_core.devices.detect import detected
 from ascend_ops_core.devices.facts import DeviceFacts, facts_of
+
+DEFAULT_FAMILY = "A2"
+"""Family tiled for where no NPU is: the one with the smallest buffers, so its tiles fit all."""
 
 _chosen: ContextVar[str | None] = ContextVar("ascend_device_family", default=None)
 
 
 def current_facts() -> DeviceFacts:
-    """Return the facts of the family in use: the one of :func:`device_family`, else A2."""
-    return facts_of(_chosen.get() or "A2")
+    """Return the facts in use: of :func:`device_family`'s block, else of the NPU that is here.
+
+    Without either, those of :data:`DEFAULT_FAMILY`.
+    """
+    family = _chosen.get()
+    if family is not None:
+        return facts_of(family)
+    return detected().facts or facts_of(DEFAULT_FAMILY)
 
 
 @contextmanager
