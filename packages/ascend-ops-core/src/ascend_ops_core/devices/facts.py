@@ -56,6 +56,11 @@ class DeviceFacts:
         return figure.value
 
     @property
+    def triton(self) -> bool:
+        """Whether a Triton compiler exists for the family."""
+        return self.compile_target.value is not None
+
+    @property
     def vector_cores(self) -> int:
         """Vector cores of a device."""
         return self._known("vector_cores")
@@ -121,9 +126,7 @@ FAMILIES: dict[str, DeviceFacts] = {
     for name, data in (("A2", a2), ("A3", a3), ("A5", a5), ("310P", inference_310p))
 }
 
-COMPILED_FAMILIES: tuple[str, ...] = tuple(
-    name for name, facts in FAMILIES.items() if facts.compile_target.value is not None
-)
+COMPILED_FAMILIES: tuple[str, ...] = tuple(name for name, facts in FAMILIES.items() if facts.triton)
 """The families that have Triton."""
 
 _PREFIXES = {
