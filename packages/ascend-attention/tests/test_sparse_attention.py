@@ -6,7 +6,7 @@ import pytest
 import torch
 from ascend_attention.ops import sparse_attention as family
 from ascend_attention.ops.paged_rows import RowIndex
-from ascend_attention.ops.sparse_attention import RowSource, sparse_attention
+from ascend_attention.ops.sparse_attention import RowSource, reference, sparse_attention
 from ascend_ops_core.testing import assert_close
 
 WIDTH = 12
@@ -69,11 +69,45 @@ def test_equals_dense(
 
 @pytest.mark.parametrize("tile", [1, 100, 250])
 def test_tiles_do_not_matter(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = [source(9, 4, 0.8, torch.float32), source(9, 3, None, torch.float32)]
-    query, sinks = torch.randn(9, HEADS, WIDTH), torch.zeros(HEADS)
+    # float16 has no kernel, so this is the definition in torch.
+    sources = [source(9, 4, 0.8, torch.float16), source(9, 3, None, torch.float16)]
+    query, sinks = torch.randn(9, HEADS, WIDTH).half(), torch.zeros(HEADS)
     expected = sparse_attention(query, sources, sinks, 1.0)
     monkeypatch.setattr(family, "_TILE_ELEMENTS", tile)
     assert_close(sparse_attention(query, sources, sinks, 1.0), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("tokens", "heads", "widths"),
+    [(1, 1, [1]), (1, 16, [131, 66]), (2, 5, [3, 2]), (5, 7, [6, 1]), (33, 2, [9, 5])],
+)
+def test_kernel_equals_definition(
+    tokens: int, heads: int, widths: list[int], dtype: torch.dtype
+) -> None:
+    pytest.importorskip("numba")
+    torch.manual_seed(tokens)
+    sources = [source(tokens, rows, 0.8, dtype) for rows in widths]
+    query, sinks = torch.randn(tokens, heads, WIDTH).to(dtype), torch.randn(heads)
+    kernels = family._cpu.load()
+    assert kernels is not None
+    assert kernels.supports(query, sources, sinks)
+    got = kernels.sparse_attention(query, sources, sinks, 0.3)
+    assert_close(got, reference.sparse_attention(query, sources, slice(None), sinks, 0.3).to(dtype))
+
+
+def test_what_the_kernel_leaves_to_the_definition() -> None:
+    pytest.importorskip("numba")
+    kernels = family._cpu.load()
+    assert kernels is not None
+    query, sinks = torch.randn(2, HEADS, WIDTH), torch.randn(HEADS)
+    one = source(2, 3, None, torch.float32)
+    assert kernels.supports(query, [one, one], sinks)
+    assert not kernels.supports(query, [one, one, one], sinks)
+    assert not kernels.supports(query, [source(2, 0, None, torch.float32)], sinks)
+    assert not kernels.supports(query, [source(2, 3, None, torch.bfloat16)], sinks)
+    assert not kernels.supports(query.transpose(0, 1), [one], sinks)
+    assert not kernels.supports(query.half(), [source(2, 3, None, torch.float16)], sinks)
 
 
 @pytest.mark.parametrize("sink", [-1e30, -5.0, 0.0, 5.0, 1e30])

@@ -7,9 +7,12 @@ once. Each head has a sink logit that takes part in the softmax and adds nothing
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.cpu_kernels import CpuKernels
 
 from ascend_attention.ops.sparse_attention import reference
 from ascend_attention.ops.sparse_attention.source import RowSource
+
+_cpu = CpuKernels("ascend_attention.ops.sparse_attention.cpu")
 
 __all__ = ["RowSource", "sparse_attention"]
 
@@ -32,6 +35,9 @@ def sparse_attention(
     Returns:
         ``[T, H, D]`` in ``query.dtype``; softmax and sums in float32.
     """
+    kernels = _cpu.usable(query, sinks, *(source.cache for source in sources))
+    if kernels is not None and kernels.supports(query, sources, sinks):
+        return kernels.sparse_attention(query, sources, sinks, scale)
     tokens, _, width = query.shape
     out = torch.empty_like(query)
     rows = sum(source.width for source in sources)
