@@ -1,0 +1,189 @@
+"""Registering a wheel's operators in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.testing.contract.calls import Call, describe
+from ascend_ops_core.testing.contract.metas import SOC_VERSIONS, MetaKernel, collect
+from ascend_ops_core.testing.contract.schemas import read_dtype_codes, read_schemas
+from ascend_ops_core.testing.contract.wheel import WheelFiles, open_wheel
+
+
+class Contract:
+    """The operators of one torch_npu, registered under ``torch.ops.npu``.
+
+    Made by :func:`install`. Attributes:
+
+        version: of the wheel.
+        origin: file or folder it was read from.
+        schemas: schema of every registered operator by name, overload included.
+        refused: operators whose schema this torch does not accept, with torch's reason; they are
+            absent, and a test that needs one fails.
+        with_meta: operators with a meta kernel.
+        without_meta: operators without; a call on meta tensors is refused after the schema check.
+        foreign_metas: registrations of the wheel that change other namespaces, left out.
+        orphan_metas: meta kernels of operators that the schemas do not have.
+        dtype_codes: integers for ``dst_type`` and similar arguments by dtype name, for those that
+            are not in torch's own numbering: ``dtype_codes["float8_e8m0fnu"]``.
+        calls: every call so far that matched its schema, in order; clear it as you like.
+        family: device family that the meta kernels assume; see :meth:`as_family`.
+    """
+
+    def __init__(self, files: WheelFiles, family: str) -> None:
+        self.version = files.version
+        self.origin = files.origin
+        self.family = _known(family)
+        self.calls: list[Call] = []
+        self.schemas: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
+        self.dtype_codes = read_dtype_codes(files)
+        self._library = torch.library.Library("npu", "FRAGMENT")
+        for name, schema in read_schemas(files).items():
+            try:
+                self._library.define(schema)
+                self.schemas[name] = schema
+            except RuntimeError as error:
+                self.refused[name] = str(error).strip().splitlines()[0]
+        found = collect(files, self.dtype_codes, lambda: self.family)
+        self.foreign_metas = found.foreign
+        self.orphan_metas = sorted(found.kernels.keys() - self.schemas.keys())
+        self.with_meta = [name for name in self.schemas if name in found.kernels]
+        self.without_meta = [name for name in self.schemas if name not in found.kernels]
+        for name in self.schemas:
+            self._library.impl(name, self._recording(name, found.kernels.get(name)), "Meta")
+
+    @contextmanager
+    def as_family(self, family: str) -> Iterator[None]:
+        """Let the meta kernels assume ``family`` inside this block.
+
+        Raises:
+            InvalidInputError: the family is not known.
+        """
+        before, self.family = self.family, _known(family)
+        try:
+            yield
+        finally:
+            self.family = before
+
+    def check(
+        self, op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run the meta kernel of ``op`` for a call on real tensors and record the call.
+
+        Args:
+            op: an operator of the namespace ``npu``.
+            args: its positional arguments; tensors may be on any device.
+            kwargs: its keyword arguments.
+
+        Returns:
+            The meta kernel's result (meta tensors), or None if the wheel has none.
+        """
+        name = operator_name(op)
+        if name in self.without_meta:
+            self._record(name, op, args, kwargs, checked=False)
+            return None
+        with torch.inference_mode(False), torch.no_grad():
+            return op(*_as_meta(args), **_as_meta(kwargs))
+
+    def _recording(self, name: str, kernel: MetaKernel | None) -> Callable[..., Any]:
+        base, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.npu, base), overload or "default")
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self._record(name, op, args, kwargs, checked=kernel is not None)
+            if kernel is None:
+                raise NotImplementedError(
+                    f"npu::{name}: torch_npu {self.version} has no meta kernel for it. The call "
+                    f"matches the schema {self.schemas[name]}; its result cannot be described."
+                )
+            return kernel(*args, **kwargs)
+
+        return run
+
+    def _record(
+        self,
+        name: str,
+        op: torch._ops.OpOverload,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        checked: bool,
+    ) -> None:
+        arguments = describe(op, args, kwargs)
+        self.calls.append(Call(name, self.schemas[name], arguments, self.family, checked))
+
+
+_installed: Contract | None = None
+
+
+def install(wheel: str | os.PathLike[str] | None = None, family: str = "A3") -> Contract:
+    """Register the operators of a torch_npu wheel in this process.
+
+    A second call with the same wheel returns the same object, with ``family`` set anew.
+
+    Args:
+        wheel: see :func:`ascend_ops_core.testing.contract.open_wheel`.
+        family: device family that the meta kernels assume.
+
+    Raises:
+        InvalidInputError: no wheel, an unknown family, another wheel is installed already, or the
+            process has operators of a real torch_npu.
+    """
+    global _installed
+    files = open_wheel(wheel)
+    if _installed is None:
+        if torch._C._dispatch_has_kernel("npu::npu_rms_norm"):
+            raise InvalidInputError(
+                "contract mode",
+                "torch_npu is imported in this process, and its operators exist once only",
+                "Install contract mode in a process of its own.",
+            )
+        _installed = Contract(files, family)
+    elif _installed.origin != files.origin:
+        raise InvalidInputError(
+            f"torch_npu wheel {files.origin!r}",
+            f"this process has the operators of {_installed.origin!r} already",
+            "Check each wheel in a process of its own.",
+        )
+    _installed.family = _known(family)
+    return _installed
+
+
+def installed() -> Contract | None:
+    """Return the contract of this process, if there is one."""
+    return _installed
+
+
+def operator_name(op: torch._ops.OpOverload) -> str:
+    """Return the name of an operator as in the wheel's schemas: ``"npu_format_cast.Tensor"``."""
+    name = op._schema.name.split("::")[1]
+    return f"{name}.{op._schema.overload_name}" if op._schema.overload_name else name
+
+
+def _known(family: str) -> str:
+    if family not in SOC_VERSIONS:
+        raise InvalidInputError(
+            f"device family {family!r}",
+            f"known are {', '.join(SOC_VERSIONS)}",
+            "Choose one of them.",
+        )
+    return family
+
+
+def _as_meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return type(value)(_as_meta(one) for one in value)
+    if isinstance(value, Mapping):
+        return {name: _as_meta(one) for name, one in value.items()}
+    if isinstance(value, torch.device):
+        return torch.device("meta")
+    return value
