@@ -23,6 +23,7 @@ nox.options.error_on_external_run = False
 nox.options.sessions = []
 
 REPORTS = environments.CACHE / "reports"
+PROOFS = environments.CACHE / "proofs"
 PYTEST = ("-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT))
 
 
@@ -71,6 +72,13 @@ for _package in packages().values():
 def tests_repo(session: nox.Session) -> None:
     """Tests of the lock, the tools and the choice of what CI runs."""
     _pytest(session, environments.development(), [], [ROOT / "tools", ROOT / "ci"])
+
+
+@nox.session
+def interpreter(session: nox.Session) -> None:
+    """Every Triton kernel through Triton's interpreter, against its definition."""
+    env = environments.development()
+    _pytest(session, env, ["-m", "interpreter"], [ROOT / "packages"], TRITON_INTERPRET="1")
 
 
 @nox.session
@@ -144,8 +152,18 @@ def _build_wheel(name: str) -> None:
 
 
 def _pytest(
-    session: nox.Session, env: environments.Environment, options: list[str], folders: list[Path]
+    session: nox.Session,
+    env: environments.Environment,
+    options: list[str],
+    folders: list[Path],
+    **variables: str,
 ) -> None:
+    # What the session proves goes to a file of its own; tools/ops_page.py reads them all.
+    records = PROOFS / f"{session.name}.jsonl"
+    records.parent.mkdir(parents=True, exist_ok=True)
+    records.write_text("")
+    # Spinning OpenMP threads slow everything down many times over beside another process.
+    variables = {"OMP_WAIT_POLICY": "PASSIVE", "ASCEND_PROOFS": str(records)} | variables
     # In a folder of its own, so that no source tree is importable by accident.
     with tempfile.TemporaryDirectory(prefix="ascend-tests-") as elsewhere, session.chdir(elsewhere):
         session.run(
@@ -155,7 +173,6 @@ def _pytest(
             f"--junitxml={REPORTS / session.name}.xml",
             *[str(folder) for folder in folders],
             *session.posargs,
-            # Spinning OpenMP threads slow everything down many times over beside another process.
-            env=env.variables() | {"OMP_WAIT_POLICY": "PASSIVE"},
+            env=env.variables() | variables,
             external=True,
         )

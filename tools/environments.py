@@ -57,7 +57,8 @@ def development() -> Environment:
     """Return the environment with all packages editable, vLLM for CPU and the test tools."""
     pins = export("--all-packages", "--all-extras", "--no-extra", "npu", "--group", "dev")
     projects = [package.directory / "pyproject.toml" for package in packages().values()]
-    with _prepared("dev", pins, *[file.read_text() for file in projects]) as (env, fresh):
+    texts = [file.read_text() for file in projects]
+    with _prepared("dev", pins, *texts, keep=True) as (env, fresh):
         if fresh:
             _sync(env, pins)
             editable = [part for p in packages().values() for part in ("-e", str(p.directory))]
@@ -68,7 +69,7 @@ def development() -> Environment:
 def tools_group(group: str) -> Environment:
     """Return an environment with one dependency group of the root pyproject.toml and no package."""
     pins = export("--only-group", group)
-    with _prepared(group, pins) as (env, fresh):
+    with _prepared(group, pins, keep=True) as (env, fresh):
         if fresh:
             _sync(env, pins)
     return env
@@ -127,8 +128,12 @@ def export(*selection: str) -> str:
 
 
 @contextmanager
-def _prepared(name: str, *inputs: str) -> Iterator[tuple[Environment, bool]]:
-    """Yield the environment and whether it must be filled; stamp it if that succeeds."""
+def _prepared(name: str, *inputs: str, keep: bool = False) -> Iterator[tuple[Environment, bool]]:
+    """Yield the environment and whether it must be filled; stamp it if that succeeds.
+
+    With `keep` an environment of the same Python is filled in place, which `uv pip sync` makes
+    exact: a changed pyproject.toml then costs seconds and does not pull files from under others.
+    """
     env = Environment(CACHE / "envs" / name)
     env.path.parent.mkdir(parents=True, exist_ok=True)
     key = "\0".join([sys.version, *inputs, Path(__file__).read_text()])
@@ -139,8 +144,12 @@ def _prepared(name: str, *inputs: str) -> Iterator[tuple[Environment, bool]]:
         fresh = not (env.python.exists() and stamp.exists() and stamp.read_text() == wanted)
         if fresh:
             print(f"Installing {env.path.relative_to(ROOT)} ...", file=sys.stderr)
-            shutil.rmtree(env.path, ignore_errors=True)
-            _run(["uv", "venv", "--quiet", "--python", sys.executable, str(env.path)])
+            python = env.path / "python-version"
+            same = python.exists() and python.read_text() == sys.version
+            if not (keep and same and env.python.exists()):
+                shutil.rmtree(env.path, ignore_errors=True)
+                _run(["uv", "venv", "--quiet", "--python", sys.executable, str(env.path)])
+                python.write_text(sys.version)
         yield env, fresh
         stamp.write_text(wanted)
 

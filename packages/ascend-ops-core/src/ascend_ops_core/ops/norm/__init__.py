@@ -6,6 +6,7 @@ import torch
 
 from ascend_ops_core.cpu_kernels import CpuKernels
 from ascend_ops_core.ops.norm import reference
+from ascend_ops_core.registry import declare
 
 _cpu = CpuKernels("ascend_ops_core.ops.norm.cpu")
 
@@ -24,7 +25,21 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.
     Returns:
         ``[..., D]`` in ``x.dtype``; computed in float32 and rounded once.
     """
+    result: torch.Tensor = _RMS_NORM(x, weight, eps)
+    return result
+
+
+def _rms_norm_cpu(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
     kernels = _cpu.usable(x, weight)
     if kernels is not None and kernels.supports(x, weight):
         return kernels.rms_norm(x, weight, eps)
     return reference.rms_norm(x, weight, eps)
+
+
+_RMS_NORM = declare(
+    __name__,
+    "rms_norm(Tensor x, Tensor? weight, float eps) -> Tensor",
+    npu=("torch_npu", "triton"),
+    fake=lambda x, weight, eps: torch.empty(x.shape, dtype=x.dtype, device=x.device),
+    cpu=_rms_norm_cpu,
+)

@@ -1,0 +1,72 @@
+"""Faulty copies of a module with kernels, to show that a proof would notice the fault."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from ascend_ops_core.registry import find
+from ascend_ops_core.testing.proofs import interpreter_proofs
+
+
+@contextmanager
+def mutated(module: ModuleType, original: str, replacement: str) -> Iterator[ModuleType]:
+    """Import a copy of ``module`` in which one piece of text is another.
+
+    While the block runs the copy stands in ``sys.modules`` for the module.
+
+    Args:
+        module: for example ``ops.norm.kernels``.
+        original: must occur in the module's source exactly once.
+        replacement: what stands there instead.
+
+    Raises:
+        ValueError: ``original`` does not occur exactly once, so the mutant is not the one meant.
+    """
+    source = inspect.getsource(module)
+    if source.count(original) != 1:
+        raise ValueError(f"{original!r} occurs {source.count(original)} times in {module.__name__}")
+    package, _, name = module.__name__.rpartition(".")
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        # Triton reads a kernel's source from its file.
+        file = Path(folder) / f"{name}.py"
+        file.write_text(source.replace(original, replacement))
+        spec = importlib.util.spec_from_file_location(module.__name__, file)
+        assert spec is not None
+        assert spec.loader is not None
+        copy = importlib.util.module_from_spec(spec)
+        copy.__package__ = package
+        sys.modules[module.__name__] = copy
+        try:
+            spec.loader.exec_module(copy)
+            yield copy
+        finally:
+            sys.modules[module.__name__] = module
+
+
+def assert_noticed(qualified_name: str, original: str, replacement: str) -> None:
+    """Fail unless the interpreter proof of an operator notices a fault in its kernels.
+
+    Args:
+        qualified_name: ``package::name``.
+        original: text that occurs once in the family's ``kernels.py``.
+        replacement: the faulty text.
+    """
+    operator = find(qualified_name)
+    module = importlib.import_module(f"{operator.family}.kernels")
+    proofs = [
+        proof for proof in interpreter_proofs(operator.namespace) if proof.operator is operator
+    ]
+    with mutated(module, original, replacement):
+        for proof in proofs:
+            try:
+                proof.check()
+            except AssertionError:
+                return
+    raise AssertionError(f"no case of {qualified_name} notices {replacement!r}")
