@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from ascend_ops_core.devices.current import DEFAULT_FAMILY, current_facts, device_family
+from ascend_ops_core.devices.current import (
+    DEFAULT_FAMILY,
+    chosen_family,
+    current_facts,
+    device_family,
+    use_family,
+)
 from ascend_ops_core.devices.detect import Detection, detect
 from ascend_ops_core.devices.facts import (
     COMPILED_FAMILIES,
@@ -21,9 +27,11 @@ __all__ = [
     "Detection",
     "DeviceFacts",
     "Figure",
+    "chosen_family",
     "current_facts",
     "detect",
     "device_family",
     "facts_of",
     "facts_of_soc",
+    "use_family",
 ]

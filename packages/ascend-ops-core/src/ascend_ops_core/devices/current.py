@@ -13,14 +13,32 @@ DEFAULT_FAMILY = "A2"
 """Family tiled for where no NPU is: the one with the smallest buffers, so its tiles fit all."""
 
 _chosen: ContextVar[str | None] = ContextVar("ascend_device_family", default=None)
+_of_process: str | None = None
+
+
+def chosen_family() -> str | None:
+    """Return the family of :func:`device_family`'s block, else of :func:`use_family`, if any."""
+    return _chosen.get() or _of_process
+
+
+def use_family(family: str | None) -> None:
+    """Choose the family for this process, in all its threads; None goes back to detection.
+
+    Raises:
+        InvalidInputError: the family is not known.
+    """
+    global _of_process
+    if family is not None:
+        facts_of(family)
+    _of_process = family
 
 
 def current_facts() -> DeviceFacts:
-    """Return the facts in use: of :func:`device_family`'s block, else of the NPU that is here.
+    """Return the facts in use: of :func:`chosen_family`, else of the NPU that is here.
 
     Without either, those of :data:`DEFAULT_FAMILY`.
     """
-    family = _chosen.get()
+    family = chosen_family()
     if family is not None:
         return facts_of(family)
     return detected().facts or facts_of(DEFAULT_FAMILY)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from ascend_ops_core.devices import chosen_family
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.testing.contract.calls import Call, describe
 from ascend_ops_core.testing.contract.metas import SOC_VERSIONS, MetaKernel, collect
@@ -33,17 +34,17 @@ class Contract:
         dtype_codes: integers for ``dst_type`` and similar arguments by dtype name, for those that
             are not in torch's own numbering: ``dtype_codes["float8_e8m0fnu"]``.
         calls: every call so far that matched its schema, in order; clear it as you like.
-        family: device family that the meta kernels assume; see :meth:`as_family`.
     """
 
     def __init__(self, files: WheelFiles, family: str) -> None:
         self.version = files.version
         self.origin = files.origin
-        self.family = _known(family)
+        self._family = _known(family)
         self.calls: list[Call] = []
         self.schemas: dict[str, str] = {}
         self.refused: dict[str, str] = {}
         self.dtype_codes = read_dtype_codes(files)
+        self._references_installed = False
         self._library = torch.library.Library("npu", "FRAGMENT")
         for name, schema in read_schemas(files).items():
             try:
@@ -59,18 +60,35 @@ class Contract:
         for name in self.schemas:
             self._library.impl(name, self._recording(name, found.kernels.get(name)), "Meta")
 
-    @contextmanager
-    def as_family(self, family: str) -> Iterator[None]:
-        """Let the meta kernels assume ``family`` inside this block.
+    @property
+    def family(self) -> str:
+        """Device family that the meta kernels assume.
+
+        The one that :func:`ascend_ops_core.devices.device_family` or ``use_family`` chose, else
+        the one given to :func:`install`.
+        """
+        return chosen_family() or self._family
+
+    def use_family(self, family: str) -> None:
+        """Set the family that holds where none is chosen.
 
         Raises:
             InvalidInputError: the family is not known.
         """
-        before, self.family = self.family, _known(family)
-        try:
-            yield
-        finally:
-            self.family = before
+        self._family = _known(family)
+
+    def install_references(self) -> None:
+        """Let calls on CPU tensors run the references of :mod:`..npu_references`, once.
+
+        Each call goes through the meta kernel first, and its results are compared with what the
+        meta kernel announces.
+        """
+        from ascend_ops_core.testing.npu_references import on_cpu
+
+        if not self._references_installed:
+            self._references_installed = True
+            for name, kernel in on_cpu(self).items():
+                self._library.impl(name, kernel, "CPU")
 
     def check(
         self, op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -96,6 +114,8 @@ class Contract:
         base, _, overload = name.partition(".")
         op = getattr(getattr(torch.ops.npu, base), overload or "default")
 
+        missing = _defaults_wanted(op, kernel) if kernel is not None else ()
+
         def run(*args: Any, **kwargs: Any) -> Any:
             self._record(name, op, args, kwargs, checked=kernel is not None)
             if kernel is None:
@@ -103,7 +123,7 @@ class Contract:
                     f"npu::{name}: torch_npu {self.version} has no meta kernel for it. The call "
                     f"matches the schema {self.schemas[name]}; its result cannot be described."
                 )
-            return kernel(*args, **kwargs)
+            return kernel(*args, *missing[len(args) :], **kwargs)
 
         return run
 
@@ -152,7 +172,7 @@ def install(wheel: str | os.PathLike[str] | None = None, family: str = "A3") -> 
             f"this process has the operators of {_installed.origin!r} already",
             "Check each wheel in a process of its own.",
         )
-    _installed.family = _known(family)
+    _installed.use_family(family)
     return _installed
 
 
@@ -165,6 +185,21 @@ def operator_name(op: torch._ops.OpOverload) -> str:
     """Return the name of an operator as in the wheel's schemas: ``"npu_format_cast.Tensor"``."""
     name = op._schema.name.split("::")[1]
     return f"{name}.{op._schema.overload_name}" if op._schema.overload_name else name
+
+
+def _defaults_wanted(op: torch._ops.OpOverload, kernel: MetaKernel) -> tuple[Any, ...]:
+    """Defaults of the schema by position, as far as the kernel has no default of its own.
+
+    The dispatcher leaves out trailing arguments that equal their default, and some of the wheel's
+    kernels have none for them.
+    """
+    positional = [argument for argument in op._schema.arguments if not argument.kwarg_only]
+    parameters = list(inspect.signature(kernel).parameters.values())
+    wanted = sum(
+        parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty
+        for parameter in parameters
+    )
+    return tuple(argument.default_value for argument in positional[:wanted])
 
 
 def _known(family: str) -> str:

@@ -56,7 +56,7 @@ def calls_in_sources(package: str) -> list[SourceCall]:
 
 def _calls(source: str, module: str) -> list[SourceCall]:
     found = []
-    followed = set()
+    followed: set[ast.AST] = set()
     # Parents come before their children in this walk.
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.Attribute, ast.Name)) and node not in followed:
