@@ -82,6 +82,17 @@ def interpreter(session: nox.Session) -> None:
 
 
 @nox.session
+def compile(session: nox.Session) -> None:
+    """Every Triton kernel through the Ascend compiler; `-- --compile-all` renews the ledgers."""
+    packages_folder = ROOT / "packages"
+    folders = [
+        packages_folder / "ascend-ops-core" / "tests" / "testing" / "compiler",
+        *sorted(packages_folder.glob("*/tests/proofs/test_compile.py")),
+    ]
+    _pytest(session, environments.compiler(), ["-m", "compile"], folders)
+
+
+@nox.session
 def engine(session: nox.Session) -> None:
     """Tests inside the real vLLM, one process."""
     _pytest(session, environments.development(), ["-m", "engine"], [ROOT / "packages"])

@@ -55,13 +55,32 @@ class Environment:
 
 def development() -> Environment:
     """Return the environment with all packages editable, vLLM for CPU and the test tools."""
-    pins = export("--all-packages", "--all-extras", "--no-extra", "npu", "--group", "dev")
+    extras = ("--all-extras", "--no-extra", "npu", "--no-extra", "compile")
+    pins = export("--all-packages", *extras, "--group", "dev")
     projects = [package.directory / "pyproject.toml" for package in packages().values()]
     texts = [file.read_text() for file in projects]
     with _prepared("dev", pins, *texts, keep=True) as (env, fresh):
         if fresh:
             _sync(env, pins)
             editable = [part for p in packages().values() for part in ("-e", str(p.directory))]
+            _pip(env, "install", "--no-deps", *_build_pins(), *editable)
+    return env
+
+
+def compiler() -> Environment:
+    """Return the environment with the Ascend compiler and the kernel packages, editable.
+
+    triton-ascend takes the place of stock Triton, on which torch depends: that is left out.
+    """
+    kernel_packages = [one for one in packages().values() if "cpu" not in one.extras]  # no vLLM
+    chosen = [part for one in kernel_packages for part in ("--package", one.name)]
+    extras = ("--extra", "compile", "--extra", "test", "--no-emit-package", "triton")
+    pins = export(*chosen, *extras)
+    projects = [(one.directory / "pyproject.toml").read_text() for one in kernel_packages]
+    with _prepared("compile", pins, *projects, keep=True) as (env, fresh):
+        if fresh:
+            _sync(env, pins)
+            editable = [part for p in kernel_packages for part in ("-e", str(p.directory))]
             _pip(env, "install", "--no-deps", *_build_pins(), *editable)
     return env
 
