@@ -130,7 +130,7 @@ def test_swiglu_limit(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_an_idle_rank_sends_no_tokens(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kernel in ("_group", "_up_f32", "_up_bf16", "_down_f32", "_down_bf16"):
+    for kernel in ("_few", "_group", "_up"):
         monkeypatch.setattr(cpu, kernel, None)
     monkeypatch.setattr(reference, "fused_experts", None)
     hidden = torch.zeros(0, 19).to(dtype)
@@ -190,6 +190,33 @@ def test_gradients_use_the_definition() -> None:
     for tensor in (given.x, given.w13, given.w2, given.weights):
         assert tensor.grad is not None
         assert tensor.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("tokens", [0, 1, 3, 17, 65])
+@pytest.mark.parametrize("inter", [1, 37, 50])
+def test_a_shared_expert_is_added(tokens: int, inter: int, dtype: torch.dtype) -> None:
+    given = case(tokens, dtype=dtype)
+    shared = (
+        (torch.randn(2 * inter, 19) / 19**0.5).to(dtype),
+        (torch.randn(19, inter) / inter**0.5).to(dtype),
+    )
+    as_routed = Case(
+        given.x,
+        shared[0].unsqueeze(0),
+        shared[1].unsqueeze(0),
+        torch.ones(tokens, 1),
+        torch.zeros(tokens, 1, dtype=torch.int64),
+    )
+    expected = brute_force(given, 0.5) + brute_force(as_routed, 0.5)
+    got = fused_experts(*given, swiglu_limit=0.5, shared=shared)
+    assert got.dtype == dtype
+    assert_close(got, expected, scale=2)
+
+
+def test_a_shared_expert_of_another_shape_is_named() -> None:
+    with pytest.raises(InvalidInputError, match=r"\(6, 18\) and \(19, 3\).*\[2S, H\].*H=19"):
+        fused_experts(*case(2), shared=(torch.zeros(6, 18), torch.zeros(19, 3)))
 
 
 def test_layer_holds_the_weights() -> None:

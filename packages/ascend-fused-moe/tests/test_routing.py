@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from ascend_fused_moe.ops.routing import SCORING_FUNCTIONS, hash_routing, topk_routing
+from ascend_fused_moe.ops.routing import SCORING_FUNCTIONS, hash_routing, reference, topk_routing
 from ascend_ops_core import InvalidInputError
 from ascend_ops_core.testing import assert_close
 from hypothesis import given, settings
@@ -132,6 +132,29 @@ def test_any_number_of_tokens_in_any_dtype(tokens: int, dtype: torch.dtype) -> N
     table = torch.arange(20, dtype=torch.int32).view(10, 2) % EXPERTS
     weights, ids = hash_routing(logits, torch.zeros(tokens, dtype=torch.int64), table)
     assert weights.shape == ids.shape == (tokens, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tokens", [1, 3, 17])
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_kernel_equals_definition(tokens: int, renormalize: bool, dtype: torch.dtype) -> None:
+    pytest.importorskip("numba")
+    from ascend_fused_moe.ops.routing import cpu
+
+    logits = (30 * torch.randn(tokens, 13)).to(dtype)
+    bias = torch.randn(13)
+    weights, ids = cpu.topk_routing(logits, bias, 4, renormalize, 1.5)
+    expected, same = reference.topk_routing(logits, bias, 4, "sqrtsoftplus", renormalize, 1.5)
+    assert torch.equal(ids, same)
+    assert_close(weights, expected, scale=10)
+    token_ids = torch.randint(0, 7, (tokens,))
+    table = torch.randint(0, 13, (7, 4), dtype=torch.int32)
+    weights, ids = cpu.hash_routing(logits, token_ids, table, renormalize, 1.5)
+    expected, same = reference.hash_routing(
+        logits, token_ids, table, "sqrtsoftplus", renormalize, 1.5
+    )
+    assert torch.equal(ids, same)
+    assert_close(weights, expected, scale=10)
 
 
 def oracle(kind: str, hash_rows: int = 50) -> tuple[Any, Any]:

@@ -54,9 +54,8 @@ class CpuKernels:
         """
         grad = torch.is_grad_enabled()
         for tensor in tensors:
-            if tensor is not None and (
-                tensor.device.type != "cpu" or (grad and tensor.requires_grad)
-            ):
+            # is_cpu, since building a device object costs as much as the rest of this loop.
+            if tensor is not None and (not tensor.is_cpu or (grad and tensor.requires_grad)):
                 return None
         return self._module if self._module is not None else self.load()
 

@@ -42,6 +42,15 @@ class RoutedExperts(nn.Module):
             requires_grad=False,
         )
 
-    def forward(self, x: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """``[T, H]`` from ``x [T, H]``, ``weights [T, k]`` and ``ids [T, k]``."""
-        return fused_experts(x, self.w13, self.w2, weights, ids, self.swiglu_limit)
+    def forward(
+        self,
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        ids: torch.Tensor,
+        shared: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """``[T, H]`` from ``x [T, H]``, ``weights [T, k]`` and ``ids [T, k]``.
+
+        ``shared`` is a shared expert's ``[2 * S, H]`` and ``[H, S]``, added to the result.
+        """
+        return fused_experts(x, self.w13, self.w2, weights, ids, self.swiglu_limit, shared)

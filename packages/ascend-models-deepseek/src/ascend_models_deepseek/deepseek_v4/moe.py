@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from ascend_fused_moe.layers.experts import RoutedExperts
 from ascend_fused_moe.ops.routing import hash_routing, topk_routing
-from ascend_ops_core.ops.activation import silu_and_mul_with_clamp
 from ascend_ops_core.ops.linear import linear
 from torch import nn
 from vllm.distributed import tensor_model_parallel_all_reduce
@@ -14,30 +13,26 @@ from ascend_models_deepseek.deepseek_v4.build import Build
 
 
 class DeepseekV2MLP(nn.Module):
-    """A gated feed-forward network; DeepSeek-V4 uses it for its shared experts.
+    """Weights of DeepSeek-V4's shared experts, which run together with the routed ones.
 
     Args:
         hidden_size: ``H``.
         intermediate_size: ``I`` of this rank.
-        swiglu_limit: bound of the activation; 0 switches it off.
         dtype: dtype of the weights.
+
+    Attributes:
+        w13: ``[2 * I, H]``, gate rows before up rows.
+        w2: ``[H, I]``.
     """
 
-    def __init__(
-        self, hidden_size: int, intermediate_size: int, swiglu_limit: float, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, hidden_size: int, intermediate_size: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.swiglu_limit = swiglu_limit
         self.w13 = nn.Parameter(
             torch.empty(2 * intermediate_size, hidden_size, dtype=dtype), requires_grad=False
         )
         self.w2 = nn.Parameter(
             torch.empty(hidden_size, intermediate_size, dtype=dtype), requires_grad=False
         )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[T, H]`` from ``[T, H]``; a partial sum under tensor parallelism."""
-        return linear(silu_and_mul_with_clamp(linear(x, self.w13), self.swiglu_limit), self.w2)
 
 
 class DeepseekV4MoE(nn.Module):
@@ -71,14 +66,15 @@ class DeepseekV4MoE(nn.Module):
         self.shared_experts = None
         if spec.n_shared_experts:
             shared = shard.shared_intermediate[1] - shard.shared_intermediate[0]
-            self.shared_experts = DeepseekV2MLP(hidden, shared, spec.swiglu_limit, dtype)
+            self.shared_experts = DeepseekV2MLP(hidden, shared, dtype)
 
     def forward(self, hidden: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
         """``[T, H]`` from ``hidden [T, H]``; ``input_ids [T]`` choose experts in hash layers."""
         weights, ids = self._route(hidden, input_ids)
-        out = self.experts(hidden, weights, ids)
+        shared = None
         if self.shared_experts is not None:
-            out = out + self.shared_experts(hidden)
+            shared = self.shared_experts.w13, self.shared_experts.w2
+        out = self.experts(hidden, weights, ids, shared)
         return tensor_model_parallel_all_reduce(out) if self.tensor_parallel else out
 
     def _route(

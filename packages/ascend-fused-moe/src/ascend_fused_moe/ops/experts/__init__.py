@@ -20,8 +20,11 @@ def fused_experts(
     weights: torch.Tensor,
     ids: torch.Tensor,
     swiglu_limit: float | None = None,
+    shared: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """``sum_j weights[t, j] * w2[e] @ swiglu(w13[e] @ x[t])`` with ``e = ids[t, j]``.
+
+    A shared expert, which every token visits with weight 1, may be added in the same pass.
 
     Args:
         x: ``[T, H]``; ``T`` may be 0.
@@ -30,6 +33,7 @@ def fused_experts(
         weights: ``[T, k]`` float32.
         ids: ``[T, k]`` integer, each in ``[0, E)``.
         swiglu_limit: see :func:`ascend_ops_core.ops.activation.silu_and_mul_with_clamp`.
+        shared: ``[2 * S, H]`` and ``[H, S]`` of the shared expert, or None.
 
     Returns:
         ``[T, H]`` in ``x.dtype``, accumulated in float32.
@@ -45,6 +49,16 @@ def fused_experts(
             "expected [T, H], [E, 2I, H] and [E, H, I]",
             "Check the layout of the stacked expert weights.",
         )
+    if shared is not None and (
+        shared[0].shape[0] % 2
+        or shared[0].shape[1] != hidden
+        or shared[1].shape != (hidden, shared[0].shape[0] // 2)
+    ):
+        raise InvalidInputError(
+            f"shared expert {tuple(shared[0].shape)} and {tuple(shared[1].shape)}",
+            f"expected [2S, H] and [H, S] with H={hidden}",
+            "Check the layout of the shared expert's weights.",
+        )
     if weights.shape != ids.shape or ids.shape[0] != x.shape[0]:
         raise InvalidInputError(
             f"weights {tuple(weights.shape)} and ids {tuple(ids.shape)}",
@@ -58,10 +72,10 @@ def fused_experts(
     if x.shape[0] == 0:
         return torch.empty_like(x)
     _check_ids(ids, experts)
-    kernels = _cpu.usable(x, w13, w2, weights)
-    if kernels is not None and kernels.supports(x, w13, w2):
-        return kernels.fused_experts(x, w13, w2, weights, ids, swiglu_limit)
-    return reference.fused_experts(x, w13, w2, weights, ids, swiglu_limit)
+    kernels = _cpu.usable(x, w13, w2, weights, *(shared or ()))
+    if kernels is not None and kernels.supports(x, w13, w2, *(shared or ())):
+        return kernels.fused_experts(x, w13, w2, weights, ids, swiglu_limit, shared)
+    return reference.fused_experts(x, w13, w2, weights, ids, swiglu_limit, shared)
 
 
 def _check_ids(ids: torch.Tensor, experts: int) -> None:

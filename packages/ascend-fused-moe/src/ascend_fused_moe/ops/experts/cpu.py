@@ -1,14 +1,16 @@
 """Routed experts for a CPU with few tokens.
 
 Decode is bound by reading the weights of the experts that were hit: each is read once, whatever
-the number of tokens that chose it, and all experts share two parallel regions.
+the number of tokens that chose it, and all experts, the shared one included, share two parallel
+regions.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, bf16_to_f32, f32_to_bf16
+from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, narrow
+from ascend_ops_core.cpu_products import ROWS_PER_TASK, product, widen_rows
 from ascend_ops_core.ops.activation.cpu import swiglu_value
 from numba import njit, prange
 
@@ -17,16 +19,12 @@ from ascend_fused_moe.ops.experts import reference
 # Above this many (token, expert) pairs per expert a GEMM per expert is faster.
 _FEW_PAIRS_PER_EXPERT = 4
 _FEW_TOKENS = 16
-_ROWS_PER_TASK = 32
 
 
-def supports(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor) -> bool:
+def supports(x: torch.Tensor, *weights: torch.Tensor) -> bool:
     """Contiguous float32 or bfloat16 weights of the tokens' dtype."""
-    return (
-        x.dtype in (torch.float32, torch.bfloat16)
-        and x.dtype == w13.dtype == w2.dtype
-        and w13.is_contiguous()
-        and w2.is_contiguous()
+    return x.dtype in (torch.float32, torch.bfloat16) and all(
+        weight.dtype == x.dtype and weight.is_contiguous() for weight in weights
     )
 
 
@@ -37,21 +35,26 @@ def fused_experts(
     weights: torch.Tensor,
     ids: torch.Tensor,
     swiglu_limit: float | None,
+    shared: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> torch.Tensor:
     """See :func:`ascend_fused_moe.ops.experts.fused_experts`."""
-    pairs = ids.numel()
-    if x.shape[0] > _FEW_TOKENS and pairs > _FEW_PAIRS_PER_EXPERT * w13.shape[0]:
-        return reference.fused_experts(x, w13, w2, weights, ids, swiglu_limit)
-    ids_np = as_numpy(ids.to(torch.int64).contiguous()).reshape(-1)
-    order, experts, starts = _group(ids_np, w13.shape[0])
-    hidden = np.empty((pairs, w2.shape[2]), dtype=np.float32)
+    if x.shape[0] > _FEW_TOKENS and ids.numel() > _FEW_PAIRS_PER_EXPERT * w13.shape[0]:
+        return reference.fused_experts(x, w13, w2, weights, ids, swiglu_limit, shared)
     out = torch.empty_like(x)
-    wide = as_numpy(x.float().contiguous())
     limit = np.float32(swiglu_limit) if swiglu_limit else np.float32(np.inf)
-    flat_weights = as_numpy(weights.float().contiguous()).reshape(-1)
-    up, down = (_up_bf16, _down_bf16) if x.dtype == torch.bfloat16 else (_up_f32, _down_f32)
-    up(wide, as_numpy(w13), order, experts, starts, ids.shape[1], limit, hidden)
-    down(hidden, as_numpy(w2), order, experts, starts, ids.shape[1], flat_weights, as_numpy(out))
+    if shared is None:
+        shared = w13[0, :0], w2[0, :, :0]
+    _few(
+        as_numpy(x.contiguous()),
+        as_numpy(w13),
+        as_numpy(w2),
+        as_numpy(shared[0]),
+        as_numpy(shared[1].contiguous()),
+        as_numpy(weights.float().contiguous()),
+        as_numpy(ids.long().contiguous()),
+        limit,
+        as_numpy(out),
+    )
     return out
 
 
@@ -83,160 +86,71 @@ def _group(ids, num_experts):  # type: ignore[no-untyped-def]
     return order, experts, starts
 
 
-@njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _up_f32(x, w13, order, experts, starts, top_k, limit, hidden):  # type: ignore[no-untyped-def]
-    inter = hidden.shape[1]
-    width = x.shape[1]
-    chunks = (inter + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK
-    for task in prange(experts.shape[0] * chunks):
-        j = task // chunks
-        first = (task - j * chunks) * _ROWS_PER_TASK
-        e = experts[j]
-        for i in range(first, min(inter, first + _ROWS_PER_TASK)):
-            gate_row = w13[e, i]
-            up_row = w13[e, inter + i]
-            p = starts[j]
-            # Two tokens share each pass over the weights.
-            while p + 2 <= starts[j + 1]:
-                xa = x[order[p] // top_k]
-                xb = x[order[p + 1] // top_k]
-                ga = np.float32(0)
-                ua = np.float32(0)
-                gb = np.float32(0)
-                ub = np.float32(0)
-                for k in range(width):
-                    g = gate_row[k]
-                    u = up_row[k]
-                    ga += xa[k] * g
-                    ua += xa[k] * u
-                    gb += xb[k] * g
-                    ub += xb[k] * u
-                hidden[p, i] = swiglu_value(ga, ua, limit)
-                hidden[p + 1, i] = swiglu_value(gb, ub, limit)
-                p += 2
-            if p < starts[j + 1]:
-                xa = x[order[p] // top_k]
-                ga = np.float32(0)
-                ua = np.float32(0)
-                for k in range(width):
-                    ga += xa[k] * gate_row[k]
-                    ua += xa[k] * up_row[k]
-                hidden[p, i] = swiglu_value(ga, ua, limit)
+@njit(fastmath=FASTMATH, cache=True)
+def _up(x, t0, t1, w13, first, last, limit, hidden):  # type: ignore[no-untyped-def]
+    """Fill columns ``first`` to ``last`` of the activations of some tokens of one expert."""
+    inter = w13.shape[0] // 2
+    width = last - first
+    gate_up = np.empty((t1 - t0, 2 * width), dtype=np.float32)
+    product(x, t0, t1, w13, first, last, gate_up, 0)
+    product(x, t0, t1, w13, inter + first, inter + last, gate_up, width)
+    for r in range(t1 - t0):
+        row = gate_up[r]
+        target = hidden[t0 + r]
+        for i in range(width):
+            target[first + i] = swiglu_value(row[i], row[width + i], limit)
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _up_bf16(x, w13, order, experts, starts, top_k, limit, hidden):  # type: ignore[no-untyped-def]
-    inter = hidden.shape[1]
-    width = x.shape[1]
-    chunks = (inter + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK
-    for task in prange(experts.shape[0] * chunks):
-        j = task // chunks
-        first = (task - j * chunks) * _ROWS_PER_TASK
-        e = experts[j]
-        for i in range(first, min(inter, first + _ROWS_PER_TASK)):
-            gate_row = w13[e, i]
-            up_row = w13[e, inter + i]
-            p = starts[j]
-            # Two tokens share each pass over the weights.
-            while p + 2 <= starts[j + 1]:
-                xa = x[order[p] // top_k]
-                xb = x[order[p + 1] // top_k]
-                ga = np.float32(0)
-                ua = np.float32(0)
-                gb = np.float32(0)
-                ub = np.float32(0)
-                for k in range(width):
-                    g = bf16_to_f32(gate_row[k])
-                    u = bf16_to_f32(up_row[k])
-                    ga += xa[k] * g
-                    ua += xa[k] * u
-                    gb += xb[k] * g
-                    ub += xb[k] * u
-                hidden[p, i] = swiglu_value(ga, ua, limit)
-                hidden[p + 1, i] = swiglu_value(gb, ub, limit)
-                p += 2
-            if p < starts[j + 1]:
-                xa = x[order[p] // top_k]
-                ga = np.float32(0)
-                ua = np.float32(0)
-                for k in range(width):
-                    ga += xa[k] * bf16_to_f32(gate_row[k])
-                    ua += xa[k] * bf16_to_f32(up_row[k])
-                hidden[p, i] = swiglu_value(ga, ua, limit)
-
-
-@njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _down_f32(  # type: ignore[no-untyped-def]
-    hidden, w2, order, experts, starts, top_k, weights, out
-):
-    width = w2.shape[1]
-    inter = hidden.shape[1]
-    tokens = out.shape[0]
-    for task in prange((width + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
-        first = task * _ROWS_PER_TASK
-        last = min(width, first + _ROWS_PER_TASK)
-        for t in range(tokens):
-            for d in range(first, last):
-                out[t, d] = np.float32(0)
-        for j in range(experts.shape[0]):
-            e = experts[j]
-            for d in range(first, last):
-                row = w2[e, d]
-                p = starts[j]
-                while p + 2 <= starts[j + 1]:
-                    ha = hidden[p]
-                    hb = hidden[p + 1]
-                    a = np.float32(0)
-                    b = np.float32(0)
-                    for i in range(inter):
-                        v = row[i]
-                        a += ha[i] * v
-                        b += hb[i] * v
-                    out[order[p] // top_k, d] += a * weights[order[p]]
-                    out[order[p + 1] // top_k, d] += b * weights[order[p + 1]]
-                    p += 2
-                if p < starts[j + 1]:
-                    ha = hidden[p]
-                    a = np.float32(0)
-                    for i in range(inter):
-                        a += ha[i] * row[i]
-                    out[order[p] // top_k, d] += a * weights[order[p]]
-
-
-@njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _down_bf16(  # type: ignore[no-untyped-def]
-    hidden, w2, order, experts, starts, top_k, weights, out
-):
-    width = w2.shape[1]
-    inter = hidden.shape[1]
-    tokens = out.shape[0]
-    for task in prange((width + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
-        first = task * _ROWS_PER_TASK
-        last = min(width, first + _ROWS_PER_TASK)
+def _few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # type: ignore[no-untyped-def]
+    tokens, width = x.shape
+    top_k = ids.shape[1]
+    inter, shared_inter = w2.shape[2], shared2.shape[1]
+    flat = ids.reshape(-1)
+    order, experts, starts = _group(flat, w13.shape[0])
+    wide = np.empty((tokens, width), dtype=np.float32)
+    widen_rows(x, wide)
+    # Tokens of one expert side by side.
+    grouped = np.empty((flat.shape[0], width), dtype=np.float32)
+    for p in range(flat.shape[0]):
+        source = wide[order[p] // top_k]
+        target = grouped[p]
+        for k in range(width):
+            target[k] = source[k]
+    hidden = np.empty((flat.shape[0], inter), dtype=np.float32)
+    shared_hidden = np.empty((tokens, shared_inter), dtype=np.float32)
+    strips = (inter + ROWS_PER_TASK - 1) // ROWS_PER_TASK
+    routed_tasks = experts.shape[0] * strips
+    shared_tasks = (shared_inter + ROWS_PER_TASK - 1) // ROWS_PER_TASK
+    for task in prange(routed_tasks + shared_tasks):
+        if task < routed_tasks:
+            j = task // strips
+            first = (task - j * strips) * ROWS_PER_TASK
+            last = min(inter, first + ROWS_PER_TASK)
+            _up(grouped, starts[j], starts[j + 1], w13[experts[j]], first, last, limit, hidden)
+        else:
+            first = (task - routed_tasks) * ROWS_PER_TASK
+            last = min(shared_inter, first + ROWS_PER_TASK)
+            _up(wide, 0, tokens, shared13, first, last, limit, shared_hidden)
+    for task in prange((width + ROWS_PER_TASK - 1) // ROWS_PER_TASK):
+        first = task * ROWS_PER_TASK
+        last = min(width, first + ROWS_PER_TASK)
         sums = np.zeros((tokens, last - first), dtype=np.float32)
+        if shared_inter > 0:
+            product(shared_hidden, 0, tokens, shared2, first, last, sums, 0)
+        part = np.empty((tokens, last - first), dtype=np.float32)
         for j in range(experts.shape[0]):
-            e = experts[j]
-            for d in range(first, last):
-                row = w2[e, d]
-                p = starts[j]
-                while p + 2 <= starts[j + 1]:
-                    ha = hidden[p]
-                    hb = hidden[p + 1]
-                    a = np.float32(0)
-                    b = np.float32(0)
-                    for i in range(inter):
-                        v = bf16_to_f32(row[i])
-                        a += ha[i] * v
-                        b += hb[i] * v
-                    sums[order[p] // top_k, d - first] += a * weights[order[p]]
-                    sums[order[p + 1] // top_k, d - first] += b * weights[order[p + 1]]
-                    p += 2
-                if p < starts[j + 1]:
-                    ha = hidden[p]
-                    a = np.float32(0)
-                    for i in range(inter):
-                        a += ha[i] * bf16_to_f32(row[i])
-                    sums[order[p] // top_k, d - first] += a * weights[order[p]]
+            begin, end = starts[j], starts[j + 1]
+            # A token may name an expert more than once.
+            for t0 in range(begin, end, tokens):
+                t1 = min(end, t0 + tokens)
+                product(hidden, t0, t1, w2[experts[j]], first, last, part, 0)
+                for p in range(t0, t1):
+                    pair = order[p]
+                    token = pair // top_k
+                    weight = weights[token, pair - token * top_k]
+                    for d in range(last - first):
+                        sums[token, d] += weight * part[p - t0, d]
         for t in range(tokens):
-            for d in range(first, last):
-                out[t, d] = f32_to_bf16(sums[t, d - first])
+            for d in range(last - first):
+                out[t, first + d] = narrow(out, sums[t, d])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from ascend_ops_core.ops.activation import reference as activation
+from ascend_ops_core.ops.activation import silu_and_mul_with_clamp
 from ascend_ops_core.ops.linear import linear
 
 
@@ -14,9 +14,13 @@ def fused_experts(
     weights: torch.Tensor,
     ids: torch.Tensor,
     swiglu_limit: float | None,
+    shared: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """See :func:`ascend_fused_moe.ops.experts.fused_experts`."""
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    if shared is not None:
+        hidden = silu_and_mul_with_clamp(linear(x, shared[0]), swiglu_limit)
+        out += linear(hidden, shared[1])
     top_k = ids.shape[1]
     order = ids.flatten().argsort(stable=True)
     counts = torch.bincount(ids.flatten(), minlength=w13.shape[0]).tolist()
@@ -27,8 +31,7 @@ def fused_experts(
         pairs = order[start : start + count]
         start += count
         tokens = pairs // top_k
-        hidden = linear(x[tokens], w13[expert])
-        hidden = activation.silu_and_mul_with_clamp(hidden, swiglu_limit)
+        hidden = silu_and_mul_with_clamp(linear(x[tokens], w13[expert]), swiglu_limit)
         part = linear(hidden, w2[expert]).float() * weights.flatten()[pairs].unsqueeze(-1)
         out.index_add_(0, tokens, part)
     return out.to(x.dtype)

@@ -8,9 +8,12 @@ the choice but not the weights.
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.cpu_kernels import CpuKernels
 from ascend_ops_core.errors import InvalidInputError
 
 from ascend_fused_moe.ops.routing import reference
+
+_cpu = CpuKernels("ascend_fused_moe.ops.routing.cpu")
 
 __all__ = ["SCORING_FUNCTIONS", "hash_routing", "topk_routing"]
 
@@ -50,6 +53,9 @@ def topk_routing(
             f"there are {logits.shape[-1]} experts",
             "Use num_experts_per_tok between 1 and n_routed_experts.",
         )
+    kernels = _cpu.usable(logits, bias)
+    if kernels is not None and kernels.supports(logits, scoring, bias):
+        return kernels.topk_routing(logits, bias, top_k, renormalize, scale)
     return reference.topk_routing(logits, bias, top_k, scoring, renormalize, scale)
 
 
@@ -88,6 +94,9 @@ def hash_routing(
                 f"the hash routing table has {table.shape[0]} rows",
                 "Placeholder ids must be replaced before they reach the model.",
             )
+    kernels = _cpu.usable(logits, token_ids, table)
+    if kernels is not None and kernels.supports(logits, scoring, table):
+        return kernels.hash_routing(logits, token_ids, table, renormalize, scale)
     return reference.hash_routing(logits, token_ids, table, scoring, renormalize, scale)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numba import njit, prange
 
-from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, bf16_to_f32, f32_to_bf16
+from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, bf16_to_f32, exp_f32, f32_to_bf16
 
 _PARALLEL_FROM = 1 << 14
 
@@ -43,7 +43,7 @@ def swiglu_value(gate, up, limit):  # type: ignore[no-untyped-def]
         up = limit
     elif up < -limit:
         up = -limit
-    return gate / (np.float32(1) + np.exp(-gate)) * up
+    return gate / (np.float32(1) + exp_f32(-gate)) * up
 
 
 def _f32_body(gate_up, limit, out):  # type: ignore[no-untyped-def]

@@ -14,7 +14,8 @@ import torch
 from numba import njit, prange
 from torch.nn import functional as F
 
-from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, bf16_to_f32, f32_to_bf16
+from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, narrow, widen
+from ascend_ops_core.cpu_products import ROWS_PER_TASK, product, widen_rows
 
 # Measured crossover with torch's GEMM on two AVX-512 cores.
 _FEW_ROWS = 16
@@ -51,8 +52,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.linear.linear`."""
     if x.shape[0] <= _FEW_ROWS:
         out = x.new_empty((x.shape[0], weight.shape[0]))
-        kernel = _few_bf16 if x.dtype == torch.bfloat16 else _few_f32
-        kernel(as_numpy(x.float().contiguous()), as_numpy(weight), as_numpy(out))
+        _few(as_numpy(x.contiguous()), as_numpy(weight), as_numpy(out))
         return out
     if x.dtype == torch.bfloat16 and not native_bf16():
         return _widened(x, weight)
@@ -63,12 +63,9 @@ def grouped_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.linear.grouped_linear`."""
     tokens, groups, _ = x.shape
     if tokens <= _FEW_ROWS:
-        # Rows of one group side by side: a strided row would keep the kernel from vectorising.
-        rows = x.transpose(0, 1).float().contiguous()
-        out = x.new_empty((groups, tokens, weight.shape[1]))
-        kernel = _few_grouped_bf16 if x.dtype == torch.bfloat16 else _few_grouped_f32
-        kernel(as_numpy(rows), as_numpy(weight), as_numpy(out))
-        return out.transpose(0, 1)
+        out = x.new_empty((tokens, groups, weight.shape[1]))
+        _few_grouped(as_numpy(x.contiguous()), as_numpy(weight), as_numpy(out))
+        return out
     if x.dtype == torch.bfloat16 and not native_bf16():
         return torch.stack([_widened(x[:, g], weight[g]) for g in range(groups)], dim=1)
     return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
@@ -84,91 +81,33 @@ def _widened(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return out
 
 
-@njit(fastmath=FASTMATH, cache=True)
-def _row_f32(x, w, out, n):  # type: ignore[no-untyped-def]
-    """One output column for all tokens; four tokens share each pass over the weight row."""
+@njit(fastmath=FASTMATH, parallel=True, cache=True)
+def _few(x, weight, out):  # type: ignore[no-untyped-def]
     tokens, width = x.shape
-    t = 0
-    while t + 4 <= tokens:
-        x0, x1, x2, x3 = x[t], x[t + 1], x[t + 2], x[t + 3]
-        a0 = np.float32(0)
-        a1 = np.float32(0)
-        a2 = np.float32(0)
-        a3 = np.float32(0)
-        for k in range(width):
-            v = w[k]
-            a0 += x0[k] * v
-            a1 += x1[k] * v
-            a2 += x2[k] * v
-            a3 += x3[k] * v
-        out[t, n] = a0
-        out[t + 1, n] = a1
-        out[t + 2, n] = a2
-        out[t + 3, n] = a3
-        t += 4
-    while t < tokens:
-        xt = x[t]
-        a0 = np.float32(0)
-        for k in range(width):
-            a0 += xt[k] * w[k]
-        out[t, n] = a0
-        t += 1
-
-
-@njit(fastmath=FASTMATH, cache=True)
-def _row_bf16(x, w, out, n):  # type: ignore[no-untyped-def]
-    """As :func:`_row_f32`, with a bfloat16 weight row and output."""
-    tokens, width = x.shape
-    t = 0
-    while t + 4 <= tokens:
-        x0, x1, x2, x3 = x[t], x[t + 1], x[t + 2], x[t + 3]
-        a0 = np.float32(0)
-        a1 = np.float32(0)
-        a2 = np.float32(0)
-        a3 = np.float32(0)
-        for k in range(width):
-            v = bf16_to_f32(w[k])
-            a0 += x0[k] * v
-            a1 += x1[k] * v
-            a2 += x2[k] * v
-            a3 += x3[k] * v
-        out[t, n] = f32_to_bf16(a0)
-        out[t + 1, n] = f32_to_bf16(a1)
-        out[t + 2, n] = f32_to_bf16(a2)
-        out[t + 3, n] = f32_to_bf16(a3)
-        t += 4
-    while t < tokens:
-        xt = x[t]
-        a0 = np.float32(0)
-        for k in range(width):
-            a0 += xt[k] * bf16_to_f32(w[k])
-        out[t, n] = f32_to_bf16(a0)
-        t += 1
+    wide = np.empty((tokens, width), dtype=np.float32)
+    widen_rows(x, wide)
+    rows = weight.shape[0]
+    for task in prange((rows + ROWS_PER_TASK - 1) // ROWS_PER_TASK):
+        first = task * ROWS_PER_TASK
+        product(wide, 0, tokens, weight, first, min(rows, first + ROWS_PER_TASK), out, first)
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _few_f32(x, weight, out):  # type: ignore[no-untyped-def]
-    for n in prange(weight.shape[0]):
-        _row_f32(x, weight[n], out, n)
-
-
-@njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _few_bf16(x, weight, out):  # type: ignore[no-untyped-def]
-    for n in prange(weight.shape[0]):
-        _row_bf16(x, weight[n], out, n)
-
-
-@njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _few_grouped_f32(x, weight, out):  # type: ignore[no-untyped-def]
-    groups, width, _ = weight.shape
-    for i in prange(groups * width):
-        g = i // width
-        _row_f32(x[g], weight[g, i - g * width], out[g], i - g * width)
-
-
-@njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _few_grouped_bf16(x, weight, out):  # type: ignore[no-untyped-def]
-    groups, width, _ = weight.shape
-    for i in prange(groups * width):
-        g = i // width
-        _row_bf16(x[g], weight[g, i - g * width], out[g], i - g * width)
+def _few_grouped(x, weight, out):  # type: ignore[no-untyped-def]
+    tokens, groups, width = x.shape
+    wide = np.empty((groups, tokens, width), dtype=np.float32)
+    for t in range(tokens):
+        for g in range(groups):
+            for k in range(width):
+                wide[g, t, k] = widen(x[t, g, k])
+    rows = weight.shape[1]
+    strips = (rows + ROWS_PER_TASK - 1) // ROWS_PER_TASK
+    for task in prange(groups * strips):
+        g = task // strips
+        first = (task - g * strips) * ROWS_PER_TASK
+        last = min(rows, first + ROWS_PER_TASK)
+        part = np.empty((tokens, last - first), dtype=np.float32)
+        product(wide[g], 0, tokens, weight[g], first, last, part, 0)
+        for t in range(tokens):
+            for n in range(last - first):
+                out[t, g, first + n] = narrow(out, part[t, n])
