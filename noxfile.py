@@ -15,7 +15,7 @@ from nox.command import CommandFailed
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from tools import environments
+from tools import environments, torch_npu_wheels
 from tools.workspace import ROOT, Package, packages, with_lower
 
 nox.options.default_venv_backend = "none"
@@ -93,6 +93,19 @@ def compile(session: nox.Session) -> None:
 
 
 @nox.session
+def contract(session: nox.Session) -> None:
+    """Every torch_npu call against the schemas and meta kernels of the supported wheels."""
+    _pytest(session, environments.development(), ["-m", "contract"], [ROOT / "packages"], **_npu())
+
+
+@nox.session
+def sim(session: nox.Session) -> None:
+    """Everything that runs on the simulated NPU."""
+    variables = {**_npu(), "TRITON_INTERPRET": "1"}
+    _pytest(session, environments.development(), ["-m", "sim"], [ROOT / "packages"], **variables)
+
+
+@nox.session
 def engine(session: nox.Session) -> None:
     """Tests inside the real vLLM, one process."""
     _pytest(session, environments.development(), ["-m", "engine"], [ROOT / "packages"])
@@ -143,6 +156,16 @@ def build(session: nox.Session) -> None:
     session.run(
         env.program("twine"), "check", "--strict", *names, env=env.variables(), external=True
     )
+
+
+def _npu() -> dict[str, str]:
+    """Return what tests need to read the files of torch_npu, which must not be imported."""
+    wheels = torch_npu_wheels.fetch()
+    return {
+        "ASCEND_TORCH_NPU_WHEELS": str(wheels),
+        "ASCEND_TORCH_NPU_WHEEL": str(wheels / torch_npu_wheels.DEFAULT),
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+    }
 
 
 def _wheels(package: Package) -> Path:

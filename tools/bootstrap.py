@@ -31,6 +31,9 @@ Usage: ./tools/dev TASK [ARGUMENTS]
   lint            ruff, import contracts, mypy
   tests-PACKAGE   one package's wheel in a clean environment, e.g. tests-ascend-attention
   tests-repo      tests of tools/ and ci/
+  interpreter, compile, contract, sim
+                  the proofs of every operator: Triton's interpreter, the Ascend compiler,
+                  torch_npu's schemas, the simulated NPU
   engine, serve   tests inside the real vLLM; tests of its HTTP server and several processes
   bench           benchmarks (-- arguments)
   docs            build the documentation into .cache/site
