@@ -106,6 +106,15 @@ def sim(session: nox.Session) -> None:
 
 
 @nox.session
+def operators(session: nox.Session) -> None:
+    """Whether docs/ops.md is what the sessions with proofs recorded; `-- --write` renews it."""
+    env = environments.development()
+    mode = [] if "--write" in session.posargs else ["--check"]
+    command = (str(env.python), str(ROOT / "tools" / "ops_page.py"), *mode)
+    session.run(*command, env=env.variables(), external=True)
+
+
+@nox.session
 def engine(session: nox.Session) -> None:
     """Tests inside the real vLLM, one process."""
     _pytest(session, environments.development(), ["-m", "engine"], [ROOT / "packages"])

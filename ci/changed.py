@@ -40,6 +40,10 @@ BENCHMARKS = ("benchmarks/*",)
 
 WHOLE_STACK = ("engine", "serve")
 
+# Packages that declare operators; docs/ops.md is made from what these sessions record.
+OPERATOR_PACKAGES = ("ascend-ops-core", "ascend-fused-moe", "ascend-attention")
+PROOFS = ("interpreter", "contract", "sim", "compile")
+
 
 class UnknownPathError(Exception):
     """A changed path that no rule covers."""
@@ -48,7 +52,7 @@ class UnknownPathError(Exception):
 def all_sessions() -> list[str]:
     """Return every session of `./tools/dev test`, in the order in which they run."""
     isolated = [f"tests-{name}" for name in packages()]
-    return ["lint", "tests-repo", "docs", *isolated, *WHOLE_STACK]
+    return ["lint", "tests-repo", "docs", *isolated, *PROOFS, "operators", *WHOLE_STACK]
 
 
 def sessions_for(paths: Iterable[str]) -> list[str]:
@@ -82,7 +86,10 @@ def _sessions_for(path: str) -> set[str] | None:
     parts = path.split("/")
     if parts[0] == "packages" and len(parts) > 2 and parts[1] in packages():
         above = {f"tests-{package.name}" for package in with_dependants([parts[1]])}
-        return {"lint", "tests-repo", *above, *WHOLE_STACK}
+        needed = {"lint", "tests-repo", *above, *WHOLE_STACK}
+        if parts[1] in OPERATOR_PACKAGES:
+            needed |= {*PROOFS, "operators", *(f"tests-{name}" for name in OPERATOR_PACKAGES)}
+        return needed
     if any(fnmatch(path, pattern) for pattern in SHARED):
         return set(all_sessions())
     if any(fnmatch(path, pattern) for pattern in PAGES):

@@ -1,7 +1,7 @@
 """Renders docs/ops.md from what the proofs of a test run recorded.
 
-    python tools/ops_page.py            # writes the page
-    python tools/ops_page.py --check    # fails if the page in the repository is another
+    ./tools/dev operators -- --write    # writes the page
+    ./tools/dev operators               # fails if the page in the repository is another
 
 The records are the `*.jsonl` files that the sessions with proofs leave in .cache/proofs.
 """
@@ -127,7 +127,7 @@ def main(arguments: list[str]) -> int:
     if PAGE.read_text() != page:
         print(
             f"{PAGE.relative_to(ROOT)} is stale: run the sessions with proofs and then "
-            "./tools/dev run -- python tools/ops_page.py",
+            "./tools/dev operators -- --write",
             file=sys.stderr,
         )
         return 1

@@ -26,6 +26,12 @@ def test_the_lowest_package_runs_every_package() -> None:
     assert {f"tests-{name}" for name in packages()} <= set(sessions)
 
 
+def test_a_package_with_operators_shows_every_proof_again() -> None:
+    sessions = changed.sessions_for(["packages/ascend-attention/src/ascend_attention/a.py"])
+    assert {"tests-ascend-ops-core", "tests-ascend-fused-moe"} <= set(sessions)
+    assert sessions[-7:] == [*changed.PROOFS, "operators", *changed.WHOLE_STACK]
+
+
 def test_several_changes_add_up_in_the_usual_order() -> None:
     paths = ["packages/ascend-specdec/README.md", "docs/index.md"]
     sessions = changed.sessions_for(paths)

@@ -60,7 +60,7 @@ class InterpreterProof(Proof):
     def check(self) -> None:
         """Run both and compare results and arguments."""
         with device_family(self.family) as facts:
-            support = self.operator.supports("triton", facts, *self.case.arguments())
+            support = self.operator.supports("triton", facts, *self.case.arguments("meta"))
             if not support:
                 raise AssertionError(f"a case its own kernel refuses: {support.reason}")
             call = self.operator.call_of("triton")
@@ -147,4 +147,4 @@ def _compare_exactly(what: str, actual: Any, expected: Any) -> None:
 
 def _taken(operator: Operator, implementation: str, family: str, case: Case) -> bool:
     with device_family(family) as facts:
-        return bool(operator.supports(implementation, facts, *case.arguments()))
+        return bool(operator.supports(implementation, facts, *case.arguments("meta")))
