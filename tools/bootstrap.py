@@ -34,6 +34,7 @@ Usage: ./tools/dev TASK [ARGUMENTS]
   interpreter, compile, contract, sim
                   the proofs of every operator: Triton's interpreter, the Ascend compiler,
                   torch_npu's schemas, the simulated NPU
+  operators       whether docs/ops.md is what those sessions recorded (-- --write renews it)
   engine, serve   tests inside the real vLLM; tests of its HTTP server and several processes
   bench           benchmarks (-- arguments)
   docs            build the documentation into .cache/site
