@@ -100,13 +100,13 @@ def _cell(proof: str, records: list[Record]) -> str:
     cases = len({record.case for record in records})
     shares = {record.detail for record in records if record.detail}
     if proof == "compile":
-        return f"{families}: {max(shares, key=_percent, default='')} of UB"
+        return f"{families}, up to {max(map(_percent, shares)):g} % of UB"
     noun = "case" if cases == 1 else "cases"
     return f"{cases} {noun} on {families}"
 
 
 def _percent(text: str) -> float:
-    return float(text.rstrip("% "))
+    return float(text.split()[0])
 
 
 def main(arguments: list[str]) -> int:
