@@ -132,7 +132,7 @@ def _message(output: str) -> str:
         for line in output.splitlines()
         if _WORTH_KEEPING.search(line) and "[NOTE]" not in line
     ]
-    telling = [line for line in lines if "Failed to run BiSheng" not in line] or lines
+    telling = [line for line in lines if "Failed to run" not in line] or lines
     return "\n".join(dict.fromkeys(telling[:8]))[:_MESSAGE]
 
 

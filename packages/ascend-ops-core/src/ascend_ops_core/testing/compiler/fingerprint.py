@@ -50,12 +50,12 @@ def fingerprint(
 
 
 def _sources(kernel: Any) -> list[list[str]]:
-    found: dict[str, str] = {}
+    """Return name and content of the kernel and of every Triton function that it leads to."""
+    found: dict[Any, list[str]] = {}
     waiting = [kernel]
     while waiting:
         function = plain_function(waiting.pop())
-        name = f"{function.__module__.rsplit('.', 1)[-1]}.{function.__qualname__}"
-        if name in found:
+        if function in found:
             continue
         tree = _syntax(function)
         values = []
@@ -64,8 +64,9 @@ def _sources(kernel: Any) -> list[list[str]]:
                 waiting.append(value)
             elif isinstance(value, (bool, int, float, str, tuple)) or hasattr(value, "value"):
                 values.append(f"{path}={getattr(value, 'value', value)!r}")
-        found[name] = "\n".join([ast.unparse(tree), *sorted(set(values))])
-    return [[name, found[name]] for name in sorted(found)]
+        content = "\n".join([ast.unparse(tree), *sorted(set(values))])
+        found[function] = [function.__qualname__, content]
+    return sorted(found.values())
 
 
 def plain_function(kernel: Any) -> Any:
