@@ -8,11 +8,9 @@ from __future__ import annotations
 import torch
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
+from ascend_attention.ops.mla import mla_epilogue, mla_prologue
 from ascend_attention.vllm.dsa import DSAAttention, DSAShape
 from ascend_attention.vllm.dsa.impl import DSAInputs
-from ascend_ops_core.ops.linear import grouped_linear, linear
-from ascend_ops_core.ops.norm import rms_norm
-from ascend_ops_core.ops.rotary import apply_rotary, rms_norm_rotary
 from torch import nn
 from vllm.distributed import tensor_model_parallel_all_reduce
 
@@ -34,11 +32,8 @@ class DeepseekV4Attention(nn.Module):
         spec, shard, dtype = build.spec, build.shard, build.dtype
         hidden, width, lora = spec.hidden_size, spec.head_dim, spec.q_lora_rank
         ratio = spec.compress_ratio(layer)
-        self.head_dim = width
-        self.q_lora_rank = lora
         self.norm_eps = spec.rms_norm_eps
         self.compressed = ratio > 0
-        self.num_groups = shard.num_groups
         self.tensor_parallel = build.tensor_parallel
 
         self.wqa_wkv = parameter(lora + width, hidden, dtype=dtype)
@@ -73,16 +68,10 @@ class DeepseekV4Attention(nn.Module):
 
     def forward(self, hidden: torch.Tensor, rotation: StepRotation) -> torch.Tensor:
         """``[T, H]`` from the layer's normed input ``[T, H]``."""
-        tokens = hidden.shape[0]
         cos, sin = rotation.compress if self.compressed else rotation.main
-        latent, kv = linear(hidden, self.wqa_wkv).split([self.q_lora_rank, self.head_dim], dim=-1)
-        latent = rms_norm(latent.contiguous(), self.q_norm, self.norm_eps)
-        query = linear(latent, self.wq_b).view(tokens, -1, self.head_dim)
-        query = rms_norm_rotary(query, None, self.norm_eps, cos, sin)
-        kv = rms_norm_rotary(kv.contiguous().unsqueeze(1), self.kv_norm, self.norm_eps, cos, sin)
-        out = self.dsa(DSAInputs(hidden, latent, query, kv.squeeze(1), cos, sin))
-        # Rows are key and value at once, so the output still carries the keys' rotation.
-        out = apply_rotary(out, cos, sin, at_end=True, inverse=True)
-        out = grouped_linear(out.view(tokens, self.num_groups, -1), self.wo_a)
-        out = linear(out.reshape(tokens, -1), self.wo_b)
+        prologue = mla_prologue(
+            hidden, self.wqa_wkv, self.wq_b, self.q_norm, self.kv_norm, self.norm_eps, cos, sin
+        )
+        out = self.dsa(DSAInputs(hidden, *prologue, cos, sin))
+        out = mla_epilogue(out, self.wo_a, self.wo_b, cos, sin)
         return tensor_model_parallel_all_reduce(out) if self.tensor_parallel else out

@@ -6,9 +6,12 @@ Every query scores all compressed entries that it may see and keeps the best ``t
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.cpu_kernels import CpuKernels
 
 from ascend_attention.ops.indexer import batched, reference
 from ascend_attention.step import StepLayout
+
+_cpu = CpuKernels("ascend_attention.ops.indexer.cpu")
 
 __all__ = ["select_entries"]
 
@@ -43,6 +46,11 @@ def select_entries(
     """
     visible = layout.visible_entries(ratio)
     longest = int(visible.max()) if visible.numel() else 0
+    kernels = _cpu.usable(query, head_weights, key_cache)
+    if longest > top_k and kernels is not None and kernels.supports(query, head_weights, key_cache):
+        return kernels.select_entries(
+            query, head_weights, key_cache, block_table, layout.request, visible, top_k
+        )
     if longest > top_k and batched.supports(query, layout, longest):
         table = block_table[: len(layout.seq_lens)]
         return batched.select_entries(

@@ -10,12 +10,16 @@ import numpy as np
 import torch
 from numba import njit, prange
 
-from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, bf16_to_f32, f32_to_bf16
+from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, narrow, widen
+from ascend_ops_core.cpu_products import product
 from ascend_ops_core.ops.hyper_connection.plan import HyperConnectionPlan
 from ascend_ops_core.ops.linear import linear
 
 # From this many tokens on the thread pool pays for itself.
 _PARALLEL_FROM = 4
+# With more tokens the projection is a GEMM.
+_FEW_TOKENS = 16
+_MIXES_PER_TASK = 4
 
 
 def supports(streams: torch.Tensor, *controls: torch.Tensor) -> bool:
@@ -40,18 +44,15 @@ def hc_pre(
 ) -> tuple[torch.Tensor, HyperConnectionPlan]:
     """See :func:`ascend_ops_core.ops.hyper_connection.hc_pre`."""
     tokens, n, hidden = streams.shape
-    mixes = linear(streams.view(tokens, n * hidden).float(), fn)
     out = streams.new_empty((tokens, hidden))
     post = torch.empty((tokens, n), dtype=torch.float32)
     comb = torch.empty((tokens, n, n), dtype=torch.float32)
-    bf16 = streams.dtype == torch.bfloat16
-    if tokens >= _PARALLEL_FROM:
-        kernel = _pre_bf16_parallel if bf16 else _pre_f32_parallel
-    else:
-        kernel = _pre_bf16 if bf16 else _pre_f32
-    kernel(
+    # A few tokens are projected by the kernel itself, many by a GEMM in front of it.
+    few = tokens <= _FEW_TOKENS and fn.is_contiguous()
+    projection = fn if few else linear(streams.view(tokens, n * hidden).float(), fn)
+    (_pre_few if few else _pre_many)(
         as_numpy(streams),
-        as_numpy(mixes),
+        as_numpy(projection),
         as_numpy(scale),
         as_numpy(base),
         sinkhorn_iters,
@@ -68,11 +69,7 @@ def hc_pre(
 def hc_post(output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPlan) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.hyper_connection.hc_post`."""
     new_streams = torch.empty_like(streams)
-    bf16 = streams.dtype == torch.bfloat16
-    if streams.shape[0] >= _PARALLEL_FROM:
-        kernel = _post_bf16_parallel if bf16 else _post_f32_parallel
-    else:
-        kernel = _post_bf16 if bf16 else _post_f32
+    kernel = _post_parallel if streams.shape[0] >= _PARALLEL_FROM else _post
     kernel(
         as_numpy(output.contiguous()),
         as_numpy(streams),
@@ -119,88 +116,81 @@ def _weights(mix, rms, scale, base, iters, eps, pre, post, comb):  # type: ignor
                 comb[j, k] /= total
 
 
-def _pre_f32_body(  # type: ignore[no-untyped-def]
+@njit(fastmath=FASTMATH, cache=True)
+def _collapse(  # type: ignore[no-untyped-def]
+    streams, mix, scale, base, iters, hc_eps, norm_eps, gain, out, post, comb
+):
+    """One token: its plan, and its normed collapse in ``out [H]``."""
+    n, hidden = streams.shape
+    total = np.float32(0)
+    for k in range(n):
+        for d in range(hidden):
+            v = widen(streams[k, d])
+            total += v * v
+    rms = np.float32(1) / np.sqrt(total / np.float32(n * hidden) + norm_eps)
+    pre = np.empty(n, dtype=np.float32)
+    _weights(mix, rms, scale, base, iters, hc_eps, pre, post, comb)
+    row = np.zeros(hidden, dtype=np.float32)
+    for k in range(n):
+        for d in range(hidden):
+            row[d] += pre[k] * widen(streams[k, d])
+    total = np.float32(0)
+    for d in range(hidden):
+        # The model rounds the collapsed stream to its dtype before the norm.
+        row[d] = widen(narrow(out, row[d]))
+        total += row[d] * row[d]
+    rms = np.float32(1) / np.sqrt(total / np.float32(hidden) + norm_eps)
+    for d in range(hidden):
+        out[d] = narrow(out, row[d] * rms * gain[d])
+
+
+@njit(fastmath=FASTMATH, parallel=True, cache=True)
+def _pre_few(  # type: ignore[no-untyped-def]
+    streams, fn, scale, base, iters, hc_eps, norm_eps, gain, out, post, comb
+):
+    """Projection and collapse of a few tokens."""
+    tokens, n, hidden = streams.shape
+    wide = np.empty((tokens, n * hidden), dtype=np.float32)
+    for t in range(tokens):
+        for k in range(n):
+            for d in range(hidden):
+                wide[t, k * hidden + d] = widen(streams[t, k, d])
+    rows = fn.shape[0]
+    mixes = np.empty((tokens, rows), dtype=np.float32)
+    for task in prange((rows + _MIXES_PER_TASK - 1) // _MIXES_PER_TASK):
+        first = task * _MIXES_PER_TASK
+        product(wide, 0, tokens, fn, first, min(rows, first + _MIXES_PER_TASK), mixes, first)
+    for t in prange(tokens):
+        _collapse(
+            streams[t], mixes[t], scale, base, iters, hc_eps, norm_eps, gain,
+            out[t], post[t], comb[t],
+        )  # fmt: skip
+
+
+@njit(fastmath=FASTMATH, parallel=True, cache=True)
+def _pre_many(  # type: ignore[no-untyped-def]
     streams, mixes, scale, base, iters, hc_eps, norm_eps, gain, out, post, comb
 ):
-    tokens, n, hidden = streams.shape
-    for t in prange(tokens):
-        total = np.float32(0)
-        for k in range(n):
-            for d in range(hidden):
-                total += streams[t, k, d] * streams[t, k, d]
-        rms = np.float32(1) / np.sqrt(total / np.float32(n * hidden) + norm_eps)
-        pre = np.empty(n, dtype=np.float32)
-        _weights(mixes[t], rms, scale, base, iters, hc_eps, pre, post[t], comb[t])
-        for d in range(hidden):
-            out[t, d] = pre[0] * streams[t, 0, d]
-        for k in range(1, n):
-            for d in range(hidden):
-                out[t, d] += pre[k] * streams[t, k, d]
-        total = np.float32(0)
-        for d in range(hidden):
-            total += out[t, d] * out[t, d]
-        rms = np.float32(1) / np.sqrt(total / np.float32(hidden) + norm_eps)
-        for d in range(hidden):
-            out[t, d] = out[t, d] * rms * gain[d]
+    for t in prange(streams.shape[0]):
+        _collapse(
+            streams[t], mixes[t], scale, base, iters, hc_eps, norm_eps, gain,
+            out[t], post[t], comb[t],
+        )  # fmt: skip
 
 
-def _pre_bf16_body(  # type: ignore[no-untyped-def]
-    streams, mixes, scale, base, iters, hc_eps, norm_eps, gain, out, post, comb
-):
-    tokens, n, hidden = streams.shape
-    for t in prange(tokens):
-        total = np.float32(0)
-        for k in range(n):
-            for d in range(hidden):
-                v = bf16_to_f32(streams[t, k, d])
-                total += v * v
-        rms = np.float32(1) / np.sqrt(total / np.float32(n * hidden) + norm_eps)
-        pre = np.empty(n, dtype=np.float32)
-        _weights(mixes[t], rms, scale, base, iters, hc_eps, pre, post[t], comb[t])
-        row = np.zeros(hidden, dtype=np.float32)
-        for k in range(n):
-            for d in range(hidden):
-                row[d] += pre[k] * bf16_to_f32(streams[t, k, d])
-        total = np.float32(0)
-        for d in range(hidden):
-            # The model rounds the collapsed stream to its dtype before the norm.
-            row[d] = bf16_to_f32(f32_to_bf16(row[d]))
-            total += row[d] * row[d]
-        rms = np.float32(1) / np.sqrt(total / np.float32(hidden) + norm_eps)
-        for d in range(hidden):
-            out[t, d] = f32_to_bf16(row[d] * rms * gain[d])
-
-
-def _post_f32_body(output, streams, post, comb, out):  # type: ignore[no-untyped-def]
-    tokens, n, hidden = streams.shape
-    for t in prange(tokens):
-        for k in range(n):
-            for d in range(hidden):
-                out[t, k, d] = post[t, k] * output[t, d]
-            for j in range(n):
-                for d in range(hidden):
-                    out[t, k, d] += comb[t, j, k] * streams[t, j, d]
-
-
-def _post_bf16_body(output, streams, post, comb, out):  # type: ignore[no-untyped-def]
+def _post_body(output, streams, post, comb, out):  # type: ignore[no-untyped-def]
     tokens, n, hidden = streams.shape
     for t in prange(tokens):
         row = np.empty(hidden, dtype=np.float32)
         for k in range(n):
             for d in range(hidden):
-                row[d] = post[t, k] * bf16_to_f32(output[t, d])
+                row[d] = post[t, k] * widen(output[t, d])
             for j in range(n):
                 for d in range(hidden):
-                    row[d] += comb[t, j, k] * bf16_to_f32(streams[t, j, d])
+                    row[d] += comb[t, j, k] * widen(streams[t, j, d])
             for d in range(hidden):
-                out[t, k, d] = f32_to_bf16(row[d])
+                out[t, k, d] = narrow(out, row[d])
 
 
-_pre_f32 = njit(fastmath=FASTMATH, cache=True)(_pre_f32_body)
-_pre_f32_parallel = njit(fastmath=FASTMATH, parallel=True, cache=True)(_pre_f32_body)
-_pre_bf16 = njit(fastmath=FASTMATH, cache=True)(_pre_bf16_body)
-_pre_bf16_parallel = njit(fastmath=FASTMATH, parallel=True, cache=True)(_pre_bf16_body)
-_post_f32 = njit(fastmath=FASTMATH, cache=True)(_post_f32_body)
-_post_f32_parallel = njit(fastmath=FASTMATH, parallel=True, cache=True)(_post_f32_body)
-_post_bf16 = njit(fastmath=FASTMATH, cache=True)(_post_bf16_body)
-_post_bf16_parallel = njit(fastmath=FASTMATH, parallel=True, cache=True)(_post_bf16_body)
+_post = njit(fastmath=FASTMATH, cache=True)(_post_body)
+_post_parallel = njit(fastmath=FASTMATH, parallel=True, cache=True)(_post_body)
