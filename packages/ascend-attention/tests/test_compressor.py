@@ -11,7 +11,7 @@ import pytest
 import torch
 from ascend_attention.caches import CacheKind, CacheRole, layer_caches
 from ascend_attention.layers.compressor import Compressor
-from ascend_attention.ops.compressor import compress_windows
+from ascend_attention.ops.compressor import compress_windows, project_states
 from ascend_attention.ops.paged_rows import gather_rows, locate_rows, write_rows
 from ascend_attention.step import ClosedEntries, StepLayout
 from ascend_ops_core import InvalidInputError
@@ -274,3 +274,19 @@ def test_an_entry_beyond_the_rotary_table_is_refused(pair: Pair) -> None:
     rows = torch.zeros(1, overlap * ratio, 2 * overlap * HEAD)
     with pytest.raises(InvalidInputError, match=rf"position {CONTEXT}.*max_model_len"):
         pair.ours.finish(rows, torch.tensor([CONTEXT // ratio]), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("tokens", [0, 1, 3, 16, 17])
+@pytest.mark.parametrize(("ratio", "series"), [(4, 13), (128, 33)])
+def test_states_equal_brute_force(ratio: int, series: int, tokens: int, dtype: torch.dtype) -> None:
+    hidden = torch.randn(tokens, 19).to(dtype)
+    weight = (torch.randn(2 * series, 19) / 19**0.5).to(dtype)
+    ape, position = torch.randn(ratio, series), torch.randint(0, 3 * ratio, (tokens,))
+    got = project_states(hidden, weight, ape, position)
+    expected = hidden.double() @ weight.double().T
+    for t in range(tokens):
+        expected[t, series:] += ape[int(position[t]) % ratio]
+    assert got.dtype == torch.float32
+    # Whoever multiplies 16-bit tokens may round the product to 16 bits before the bias.
+    assert_close(got.to(dtype), expected, scale=2)

@@ -82,3 +82,34 @@ def test_no_rows_change_no_byte() -> None:
     write_rows(cache, torch.zeros(0, 3), RowIndex(empty, empty))
     assert torch.equal(whole, slab()[1])
     assert gather_rows(cache, RowIndex(empty, empty)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("block", [-1, 6])
+def test_a_write_outside_the_cache_writes_nothing(block: int) -> None:
+    pytest.importorskip("numba")
+    cache, whole = slab()
+    before = whole.clone()
+    index = RowIndex(torch.tensor([1, block]), torch.tensor([0, 0]))
+    with pytest.raises(IndexError, match="6 blocks of 4 rows"):
+        write_rows(cache, torch.zeros(2, 3), index)
+    assert torch.equal(whole, before)
+
+
+@pytest.mark.parametrize(("request_row", "row"), [(2, 0), (-1, 0), (0, 6), (0, -1)])
+def test_a_row_outside_the_block_table_is_named(request_row: int, row: int) -> None:
+    pytest.importorskip("numba")
+    table = torch.zeros(2, 3, dtype=torch.int32)
+    with pytest.raises(IndexError, match=r"\(2, 3\) block table.*2 rows per block"):
+        locate_rows(table, torch.tensor([request_row]), torch.tensor([row]), 2)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 17])
+def test_kernels_equal_indexing(rows: int) -> None:
+    cache, _ = slab()
+    index = RowIndex(torch.randperm(24)[:rows] // 4, torch.randint(0, 4, (rows,)))
+    expected = cache.clone()
+    values = torch.randn(rows, 3)
+    for i in range(rows):
+        expected[index.block[i], index.offset[i]] = values[i]
+    write_rows(cache, values, index)
+    assert torch.equal(cache, expected)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import torch
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
-from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.rotary import rms_norm_rotary
 from torch import nn
 
 from ascend_attention.caches import overlap_of
-from ascend_attention.ops.compressor import compress_windows
+from ascend_attention.ops.compressor import compress_windows, project_states
 
 
 class Compressor(nn.Module):
@@ -63,9 +62,7 @@ class Compressor(nn.Module):
         Returns:
             ``[T, 2 * overlap * D]`` float32.
         """
-        rows = linear(hidden, self.wkv_wgate).float()
-        rows[:, self.ape.shape[1] :] += self.ape[position % self.ratio]
-        return rows
+        return project_states(hidden, self.wkv_wgate, self.ape, position)
 
     def finish(
         self, state_rows: torch.Tensor, entry: torch.Tensor, dtype: torch.dtype

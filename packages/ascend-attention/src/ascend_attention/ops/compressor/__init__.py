@@ -8,10 +8,33 @@ entries overlap: they also read the previous window through a second series.
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.cpu_kernels import CpuKernels
 
 from ascend_attention.ops.compressor import reference
 
-__all__ = ["compress_windows"]
+_cpu = CpuKernels("ascend_attention.ops.compressor.cpu")
+
+__all__ = ["compress_windows", "project_states"]
+
+
+def project_states(
+    hidden: torch.Tensor, wkv_wgate: torch.Tensor, ape: torch.Tensor, position: torch.Tensor
+) -> torch.Tensor:
+    """State rows of some tokens: key-value series, then gate series with its position bias.
+
+    Args:
+        hidden: ``[T, H]``.
+        wkv_wgate: ``[2 * S, H]``.
+        ape: ``[ratio, S]`` float32, bias of the gate by position within the window.
+        position: ``[T]`` int64, position of every token within its request.
+
+    Returns:
+        ``[T, 2 * S]`` float32.
+    """
+    kernels = _cpu.usable(hidden, wkv_wgate, ape, position)
+    if kernels is not None and kernels.supports(hidden, wkv_wgate, ape):
+        return kernels.project_states(hidden, wkv_wgate, ape, position)
+    return reference.project_states(hidden, wkv_wgate, ape, position)
 
 
 def compress_windows(

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.ops.linear import linear
+
+
+def project_states(
+    hidden: torch.Tensor, wkv_wgate: torch.Tensor, ape: torch.Tensor, position: torch.Tensor
+) -> torch.Tensor:
+    """See :func:`ascend_attention.ops.compressor.project_states`."""
+    rows = linear(hidden, wkv_wgate).float()
+    kv, gate = rows.chunk(2, dim=-1)
+    return torch.cat((kv, gate + ape[position % ape.shape[0]]), dim=-1)
 
 
 def compress_windows(

@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from ascend_ops_core.cpu_kernels import CpuKernels
+
+_cpu = CpuKernels("ascend_attention.ops.paged_rows.cpu")
 
 __all__ = ["RowIndex", "gather_rows", "locate_rows", "write_rows"]
 
@@ -36,6 +39,9 @@ def locate_rows(
         row: integer row numbers, each at least 0 and within the request's blocks.
         rows_per_block: rows that one block holds.
     """
+    kernels = _cpu.usable(block_table, request, row)
+    if kernels is not None and kernels.can_locate(block_table, request, row):
+        return RowIndex(*kernels.locate_rows(block_table, request, row, rows_per_block))
     column = torch.div(row, rows_per_block, rounding_mode="floor")
     return RowIndex(block_table[request, column].long(), row - column * rows_per_block)
 
@@ -51,5 +57,10 @@ def write_rows(cache: torch.Tensor, rows: torch.Tensor, index: RowIndex) -> None
     Padding rows must have been dropped from ``rows`` and ``index``: an index of -1 would reach
     the last block.
     """
-    if rows.shape[0]:
+    if not rows.shape[0]:
+        return
+    kernels = _cpu.usable(cache, rows)
+    if kernels is not None and kernels.can_write(cache, rows):
+        kernels.write_rows(cache, rows, index.block, index.offset)
+    else:
         cache[index.block, index.offset] = rows.to(cache.dtype)
