@@ -60,6 +60,22 @@ def argmax(x_ptr, out_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def running_sum(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """The front end calls a function of Ascend's library for it."""
+    columns = tl.arange(0, BLOCK)
+    tl.store(out_ptr + columns, tl.cumsum(tl.load(x_ptr + columns), 0))
+
+
+@triton.jit
+def scale_tail(x_ptr, out_ptr, scale, count, BLOCK: tl.constexpr):
+    """out = scale * x for `count` elements, in one block that is larger."""
+    columns = tl.arange(0, BLOCK)
+    inside = columns < count
+    x = tl.load(x_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + columns, (x * scale).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def misspelt(x_ptr, out_ptr, BLOCK: tl.constexpr):
     """Triton's language has no such function."""
     tl.store(out_ptr, tl.maximal(tl.load(x_ptr + tl.arange(0, BLOCK)), 0))

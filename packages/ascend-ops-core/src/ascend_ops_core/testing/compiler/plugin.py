@@ -1,6 +1,6 @@
 """pytest options of the compile check, and the run that its tests share.
 
-Installed with the package (entry point ``pytest11``). The ``tests/proofs/test_compile.py`` of a package::
+Installed with the package (entry point ``pytest11``). What ``tests/proofs/test_compile.py`` holds::
 
     CONFIGURATIONS = compile_configurations("ascend_ops_core")
     LEDGER = Path(__file__).parents[2] / "compile-ledger.json"
