@@ -44,7 +44,10 @@ def _start(launch: Launch) -> None:
     launch.kernel[(launch.grid,)](**launch.arguments, **launch.constants)
 
 
-_executor: ContextVar[Callable[[Launch], None]] = ContextVar("ascend_executor", default=_start)
+Executor = Callable[[Launch], None]
+
+_executor: ContextVar[Executor | None] = ContextVar("ascend_executor", default=None)
+_of_process: Executor = _start
 
 
 def launch(
@@ -77,17 +80,27 @@ def launch(
     facts = current_facts()
     cores = facts.cube_cores if cube else facts.vector_cores
     grid = min(programs, cores, MAX_PROGRAMS)
-    _executor.get()(Launch(kernel, grid, arguments, constants))
+    execute = _executor.get() or _of_process
+    execute(Launch(kernel, grid, arguments, constants))
 
 
 @contextmanager
-def executor(execute: Callable[[Launch], None]) -> Iterator[None]:
+def executor(execute: Executor) -> Iterator[None]:
     """Let ``execute`` handle the launches inside this block instead of starting them."""
     token = _executor.set(execute)
     try:
         yield
     finally:
         _executor.reset(token)
+
+
+def use_executor(execute: Executor | None) -> None:
+    """Let ``execute`` handle the launches of this process, in all its threads; None starts them.
+
+    Blocks of :func:`executor` go before it.
+    """
+    global _of_process
+    _of_process = execute or _start
 
 
 @contextmanager

@@ -1,0 +1,79 @@
+"""The same memory as a CPU tensor and as a tensor of the simulated device.
+
+An npu tensor is a real PrivateUse1 tensor over host memory: a DLPack capsule whose device field is
+rewritten. Nothing is copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+from ascend_ops_core.testing.simulated_npu.memory import MEMORY
+
+_CPU, _NPU = 1, 12  # kDLCPU and kDLExtDev of DLPack
+
+_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_of.restype = ctypes.c_void_p
+_pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def to_cpu_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a CPU tensor over the memory of an npu tensor; detached, storage offset 0."""
+    plain, conj, neg = _plain(tensor)
+    alias = _flip(plain, _CPU, 0)
+    return _restored(alias, conj, neg)
+
+
+def to_npu_alias(tensor: torch.Tensor, index: int = 0) -> torch.Tensor:
+    """Return an npu tensor over the memory of a CPU tensor; detached.
+
+    The memory counts as the device's until the last npu tensor over it is gone.
+
+    Args:
+        tensor: on the CPU.
+        index: device index.
+
+    Raises:
+        torch.OutOfMemoryError: the device would hold more than it has.
+    """
+    plain, conj, neg = _plain(tensor)
+    alias = _flip(plain, _NPU, index)
+    MEMORY.take(alias, plain, index)
+    return _restored(alias, conj, neg)
+
+
+def reinterpreted(base: torch.Tensor, size: Any, stride: Any, offset: int) -> torch.Tensor:
+    """Return a tensor in the storage of ``base``, ``offset`` elements behind its first."""
+    reinterpret = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]
+    made: torch.Tensor = reinterpret(base, size, stride, offset)
+    return made
+
+
+def _flip(tensor: torch.Tensor, kind: int, index: int) -> torch.Tensor:
+    capsule = torch._C._to_dlpack(tensor)
+    managed = _pointer_of(capsule, b"dltensor")
+    # DLTensor starts with: void* data; int32 device_type; int32 device_id.
+    ctypes.c_int32.from_address(managed + 8).value = kind
+    ctypes.c_int32.from_address(managed + 12).value = index
+    return torch._C._from_dlpack(capsule)
+
+
+def _plain(tensor: torch.Tensor) -> tuple[torch.Tensor, bool, bool]:
+    """Without autograd and without the lazy bits, which DLPack does not carry."""
+    conj, neg = tensor.is_conj(), tensor.is_neg()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if conj:
+        tensor = torch._conj(tensor)
+    if neg:
+        tensor = torch._neg_view(tensor)
+    return tensor, conj, neg
+
+
+def _restored(tensor: torch.Tensor, conj: bool, neg: bool) -> torch.Tensor:
+    if conj:
+        tensor = torch._conj(tensor)
+    return torch._neg_view(tensor) if neg else tensor
