@@ -88,6 +88,7 @@ def compile(session: nox.Session) -> None:
     folders = [
         packages_folder / "ascend-ops-core" / "tests" / "testing" / "compiler",
         *sorted(packages_folder.glob("*/tests/proofs/test_compile.py")),
+        *sorted(packages_folder.glob("*/tests/proofs/test_lowered.py")),
     ]
     _pytest(session, environments.compiler(), ["-m", "compile"], folders)
 

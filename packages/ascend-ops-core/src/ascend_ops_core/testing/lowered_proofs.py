@@ -16,6 +16,7 @@ import pytest
 
 from ascend_ops_core.devices import device_family
 from ascend_ops_core.launch import executor
+from ascend_ops_core.testing.compiler.configurations import launches_of
 from ascend_ops_core.testing.environment import strict_environment
 from ascend_ops_core.testing.guards import fenced_allocations, guarded
 from ascend_ops_core.testing.lowered import LoweredRunner, NotRunnableError, missing
@@ -50,12 +51,11 @@ class LoweredProof(Proof):
 
 
 def lowered_proofs(namespace: str, family: str = "A2") -> list[LoweredProof]:
-    """One proof for every operator of a package: its first small case that its kernel takes."""
+    """One proof for every operator of a package: its first small case that launches a kernel."""
     found: dict[str, LoweredProof] = {}
     for operator, case in small_cases(namespace):
         if operator.name in found or "triton" not in operator.npu:
             continue
-        with device_family(family) as facts:
-            if operator.supports("triton", facts, *case.arguments("meta")):
-                found[operator.name] = LoweredProof(operator, case, family, "lowered")
+        if launches_of(operator, case, family):
+            found[operator.name] = LoweredProof(operator, case, family, "lowered")
     return list(found.values())
