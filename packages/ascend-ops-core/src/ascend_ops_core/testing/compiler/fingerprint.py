@@ -13,6 +13,7 @@ import inspect
 import json
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 _HARNESS = "2"
@@ -39,7 +40,7 @@ def fingerprint(
     """
     parts = {
         "harness": _HARNESS,
-        "source": _sources(kernel),
+        "source": _sources(plain_function(kernel)),
         "signature": signature,
         "constants": {name: repr(value) for name, value in constants.items()},
         "target": target,
@@ -49,8 +50,12 @@ def fingerprint(
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+@cache
 def _sources(kernel: Any) -> list[list[str]]:
-    """Return name and content of the kernel and of every Triton function that it leads to."""
+    """Return name and content of a kernel's function and of all Triton functions it leads to.
+
+    Reading source is slow, and a kernel has many configurations.
+    """
     found: dict[Any, list[str]] = {}
     waiting = [kernel]
     while waiting:
