@@ -21,6 +21,9 @@ from ascend_ops_core.testing.simulated_npu.state import (
 ENVIRONMENT = "ASCEND_SIMULATED_NPU"
 """Variable with the arguments of :func:`install`: ``family=A3,devices=2,kernels=reference``."""
 
+USUAL_MEMORY = 64 * 1024**3
+"""Bytes of a device of a family for which no public source states them: what A2 and A3 have."""
+
 _kept: list[Any] = []
 
 
@@ -44,7 +47,8 @@ def install(
         wheel: the torch_npu whose operators exist, see
             :func:`ascend_ops_core.testing.contract.open_wheel`.
         with_contract: False leaves torch_npu's operators out, and needs no wheel.
-        memory_bytes: memory of each device; by default what the family's facts say.
+        memory_bytes: memory of each device; by default what the family's facts say, or
+            :data:`USUAL_MEMORY` where they say nothing.
 
     Raises:
         InvalidInputError: an argument is not known, no wheel is found, another device is installed,
@@ -60,7 +64,7 @@ def install(
                 f"simulated NPU {asked}", f"this process has {here}", "Use another process."
             )
         return
-    total = facts.hbm_bytes if memory_bytes is None else memory_bytes
+    total = memory_bytes or facts.figure("hbm_bytes").value or USUAL_MEMORY
     contract = None
     if with_contract:
         from ascend_ops_core.testing.contract import install as install_contract

@@ -49,9 +49,8 @@ def get_device_properties(device: Any = None) -> types.SimpleNamespace:
     return types.SimpleNamespace(
         name=get_device_name(index),
         total_memory=MEMORY.devices[index].total,
-        cube_core_num=facts.cube_cores,
-        vector_core_num=facts.vector_cores,
-        multi_processor_count=facts.cube_cores,
+        cube_core_num=facts.figure("cube_cores").value,
+        vector_core_num=facts.figure("vector_cores").value,
         L2_cache_size=facts.figure("l2_bytes").value,
     )
 
