@@ -1,0 +1,182 @@
+"""The activations in Triton."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ascend_ops_core.devices import current_facts
+from ascend_ops_core.kernels import as_int64
+from ascend_ops_core.launch import launch
+from ascend_ops_core.tiling import block_of, next_power_of_two, tile_rows
+
+# float32 values alive per result: gate, up, the exponential and the product.
+_LIVE_BYTES = 16
+# What taking alternating channels apart costs on top, at the width of the input.
+_SPLIT_BYTES = 16
+
+
+@triton.jit
+def limited_gate_up(gate, up, limit, LIMITED: tl.constexpr):
+    """The gate limited from above and ``up`` on both sides; NaN stays NaN."""
+    if LIMITED:
+        gate = tl.where(gate > limit, limit, gate)
+        up = tl.where(up > limit, limit, up)
+        up = tl.where(up < -limit, -limit, up)
+    return gate, up
+
+
+@triton.jit
+def _gated_kernel(
+    x_ptr,
+    out_ptr,
+    rows,
+    row_stride,
+    alpha,
+    limit,
+    bias,
+    programs,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LIMITED: tl.constexpr,
+    STEP: tl.constexpr,
+    OAI: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+):
+    column_blocks: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
+    for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
+        first = as_int64(unit // column_blocks) * ROWS
+        start = (unit % column_blocks) * BLOCK
+        r = tl.arange(0, ROWS)
+        columns = start + tl.arange(0, BLOCK)
+        mask = (r < rows - first)[:, None] & (columns < WIDTH)[None, :]
+        row = x_ptr + first * row_stride + r[:, None] * row_stride
+        if INTERLEAVED:
+            both = 2 * start + tl.arange(0, 2 * BLOCK)
+            both_mask = (r < rows - first)[:, None] & (both < 2 * WIDTH)[None, :]
+            pairs = tl.load(row + both[None, :], mask=both_mask, other=0.0)
+            gate, up = tl.split(tl.reshape(pairs, (ROWS, BLOCK, 2)))
+        else:
+            gate = tl.load(row + columns[None, :], mask=mask, other=0.0)
+            up = tl.load(row + (columns + WIDTH)[None, :], mask=mask, other=0.0)
+        gate = gate.to(tl.float32)
+        up = up.to(tl.float32)
+        if STEP:
+            gate = gate / (1.0 + tl.exp(-gate))
+            gate, up = limited_gate_up(gate, up, limit, True)
+            y = gate * up
+        else:
+            gate, up = limited_gate_up(gate, up, limit, LIMITED)
+            if OAI:
+                y = gate / (1.0 + tl.exp(-alpha * gate)) * (up + bias)
+            else:
+                y = gate / (1.0 + tl.exp(-gate)) * up
+        out = out_ptr + first * WIDTH + r[:, None] * WIDTH + columns[None, :]
+        tl.store(out, y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _quick_gelu_kernel(x_ptr, out_ptr, elements, programs, BLOCK: tl.constexpr):
+    for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
+        first = as_int64(unit) * BLOCK
+        offsets = tl.arange(0, BLOCK)
+        mask = offsets < elements - first
+        x = tl.load(x_ptr + first + offsets, mask=mask, other=0.0).to(tl.float32)
+        y = x / (1.0 + tl.exp(-1.702 * x))
+        tl.store(out_ptr + first + offsets, y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.activation.silu_and_mul`."""
+    return _gated(gate_up)
+
+
+def silu_and_mul_with_clamp(gate_up: torch.Tensor, limit: float | None) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.activation.silu_and_mul_with_clamp`."""
+    return _gated(gate_up, limit=limit or 0.0, limited=bool(limit))
+
+
+def swiglu_oai_and_mul(
+    gate_up: torch.Tensor, alpha: float, limit: float, bias: float, interleaved: bool
+) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.activation.swiglu_oai_and_mul`."""
+    return _gated(
+        gate_up,
+        limit=limit,
+        limited=True,
+        alpha=alpha,
+        bias=bias,
+        oai=True,
+        interleaved=interleaved,
+    )
+
+
+def swiglustep_and_mul(gate_up: torch.Tensor, limit: float) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.activation.swiglustep_and_mul`."""
+    return _gated(gate_up, limit=limit, step=True)
+
+
+def quick_gelu(x: torch.Tensor) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.activation.quick_gelu`."""
+    values = x.contiguous()
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    elements = values.numel()
+    block = block_of(
+        current_facts(),
+        streamed=2 * x.element_size(),
+        local=_LIVE_BYTES,
+        maximum=next_power_of_two(elements),
+    )
+    programs = -(-elements // block)
+    arguments = {"x_ptr": values, "out_ptr": out, "elements": elements, "programs": programs}
+    launch(_quick_gelu_kernel, programs, arguments, {"BLOCK": block})
+    return out
+
+
+def _gated(
+    gate_up: torch.Tensor,
+    *,
+    limit: float = 0.0,
+    limited: bool = False,
+    alpha: float = 1.0,
+    bias: float = 0.0,
+    step: bool = False,
+    oai: bool = False,
+    interleaved: bool = False,
+) -> torch.Tensor:
+    width = gate_up.shape[-1] // 2
+    x = gate_up.reshape(-1, 2 * width) if width else gate_up.reshape(0, 0)
+    if x.stride(-1) != 1:
+        x = x.contiguous()
+    out = torch.empty((*gate_up.shape[:-1], width), dtype=gate_up.dtype, device=gate_up.device)
+    facts, rows = current_facts(), x.shape[0]
+    sizes = {
+        "streamed": 3 * gate_up.element_size(),
+        "local": _LIVE_BYTES + (_SPLIT_BYTES if interleaved else 0),
+    }
+    block = block_of(facts, maximum=next_power_of_two(width), **sizes)
+    tile = tile_rows(facts, block, maximum=next_power_of_two(rows), **sizes)
+    programs = -(-rows // tile) * -(-width // block)
+    arguments = {
+        "x_ptr": x,
+        "out_ptr": out,
+        "rows": rows,
+        "row_stride": x.stride(0),
+        "alpha": alpha,
+        "limit": limit,
+        "bias": bias,
+        "programs": programs,
+    }
+    constants = {
+        "WIDTH": width,
+        "ROWS": tile,
+        "BLOCK": block,
+        "LIMITED": limited,
+        "STEP": step,
+        "OAI": oai,
+        "INTERLEAVED": interleaved,
+    }
+    launch(_gated_kernel, programs, arguments, constants)
+    return out

@@ -1,0 +1,66 @@
+"""SwiGLU with quantised rows by torch_npu, and the limits of every NPU implementation.
+
+Not run on hardware; checked against torch_npu's schemas.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_ops_core.devices import DeviceFacts
+from ascend_ops_core.support import Support, first_refusal
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_MAX_WIDTH = 8192
+
+
+def swiglu_quant(
+    gate_up: torch.Tensor, groups: torch.Tensor | None, cumulative: bool, limit: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``npu_swiglu_quant``; see :func:`ascend_ops_core.ops.swiglu_quant.swiglu_quant`."""
+    values, scales = torch.ops.npu.npu_swiglu_quant(gate_up, activate_left=True, quant_mode=1)
+    return values, scales
+
+
+def supports_swiglu_quant(
+    facts: DeviceFacts,
+    gate_up: torch.Tensor,
+    groups: torch.Tensor | None,
+    cumulative: bool,
+    limit: float | None,
+) -> Support:
+    """A2 and A3; float rows of at most 8192 channels, all of them, without a limit.
+
+    These are torch_npu's documented limits, but for the groups: the operator has them, and does
+    not say what it leaves in the rows behind them. Nor does ``npu_dequant_swiglu_quant``, whose
+    limited form is not documented well enough to tell which channels are the gate.
+    """
+    return first_refusal(
+        (
+            facts.family in ("A2", "A3"),
+            f"{facts.family}, npu_swiglu_quant is documented for A2, A3",
+        ),
+        (not limit, f"limit {limit}, npu_swiglu_quant has none"),
+        (groups is None, "groups, npu_swiglu_quant leaves rows behind them undefined"),
+        _float("npu_swiglu_quant", gate_up),
+        (
+            gate_up.shape[-1] <= _MAX_WIDTH,
+            f"{gate_up.shape[-1]} channels, npu_swiglu_quant takes at most {_MAX_WIDTH}",
+        ),
+        (gate_up.numel() > 0, "gate_up is empty"),
+    )
+
+
+def supports_swiglu_quant_triton(
+    facts: DeviceFacts,
+    gate_up: torch.Tensor,
+    groups: torch.Tensor | None,
+    cumulative: bool,
+    limit: float | None,
+) -> Support:
+    """Any float dtype, any width."""
+    return first_refusal(_float("the kernel", gate_up))
+
+
+def _float(taker: str, x: torch.Tensor) -> tuple[bool, str]:
+    return x.dtype in _FLOATS, f"{x.dtype}, {taker} takes float16, bfloat16, float32"

@@ -1,0 +1,63 @@
+"""Faults in the activations' kernels that their proofs notice."""
+
+from __future__ import annotations
+
+import pytest
+from ascend_ops_core.testing.mutants import assert_noticed
+
+pytestmark = pytest.mark.interpreter
+
+
+@pytest.mark.parametrize(
+    ("original", "replacement"),
+    [
+        ("programs = -(-rows // tile) * -(-width // block)", "programs = rows // tile"),
+        ("gate = tl.where(gate > limit, limit, gate)", "gate = tl.where(gate > limit, 0.0, gate)"),
+        ("up = tl.where(up < -limit, -limit, up)", "up = up"),
+        (
+            "y.to(out_ptr.dtype.element_ty), mask=mask)\n\n\n@triton.jit\ndef _quick",
+            "y.to(out_ptr.dtype.element_ty))\n\n\n@triton.jit\ndef _quick",
+        ),
+    ],
+    ids=["tail skipped", "gate lost", "up limited once", "store unmasked"],
+)
+def test_silu_and_mul_with_clamp(original: str, replacement: str) -> None:
+    assert_noticed("ascend_ops_core::silu_and_mul_with_clamp", original, replacement)
+
+
+@pytest.mark.parametrize(
+    ("original", "replacement"),
+    [
+        ("gate, up = tl.split(", "up, gate = tl.split("),
+        ("* (up + bias)", "* up"),
+    ],
+    ids=["gate and up swapped", "bias dropped"],
+)
+def test_swiglu_oai_and_mul(original: str, replacement: str) -> None:
+    assert_noticed("ascend_ops_core::swiglu_oai_and_mul", original, replacement)
+
+
+def test_swiglustep_and_mul() -> None:
+    original = "gate, up = limited_gate_up(gate, up, limit, True)\n            y = gate"
+    replacement = "y = gate"
+    assert_noticed("ascend_ops_core::swiglustep_and_mul", original, replacement)
+
+
+def test_quick_gelu() -> None:
+    original = "mask = offsets < elements - first"
+    assert_noticed("ascend_ops_core::quick_gelu", original, "mask = offsets < elements")
+
+
+@pytest.mark.parametrize(
+    ("original", "replacement"),
+    [
+        ("read = (r < used - first)", "read = (r < rows - first)"),
+        ("groups_ptr + groups - 1", "groups_ptr"),
+        ("return (x + 12582912.0) - 12582912.0", "return x"),
+        ("width = tl.where(unit < used, WIDTH, 0)", "width = WIDTH"),
+        ("written = (r < rows - first)[:, None]", "written = (r >= 0)[:, None]"),
+    ],
+    ids=["groups ignored", "first sum", "cut off", "wide rows read", "tail overwritten"],
+)
+def test_swiglu_quant(original: str, replacement: str) -> None:
+    assert_noticed("ascend_ops_core::swiglu_quant", original, replacement)
