@@ -16,6 +16,16 @@ from benchmarks.workload import SHAPE, Measurement, Workload, checkpoint_dir
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 PEERS = ("transformers", "ascend")
+HELD: dict[str, dict[str, str]] = {
+    "native": {},
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "NUMBA_CPU_NAME": "haswell",
+    },
+}
+"""What keeps torch, its libraries and numba to an instruction set."""
 
 
 @app.command()
@@ -24,12 +34,21 @@ def v4(
     dtype: Annotated[list[str] | None, typer.Option(help="float32, bfloat16 or both.")] = None,
     batch: Annotated[list[int] | None, typer.Option(help="Batch sizes.")] = None,
     threads: Annotated[int, typer.Option(help="Threads of both peers.")] = 2,
+    isa: Annotated[
+        str, typer.Option(help="native, or avx2: hold both peers to AVX2 on a wider CPU.")
+    ] = "native",
     work: Annotated[Path | None, typer.Option(help="Folder for checkpoints.")] = None,
 ) -> None:
     """DeepSeek-V4 (256M parameters) against transformers: speed and memory, in one run."""
     from benchmarks import machine, memory, report
     from benchmarks.report import Result
 
+    if isa not in HELD:
+        raise typer.BadParameter(f"--isa {isa}: known are {', '.join(HELD)}")
+    # Children inherit what this process was told; every cell checks what torch made of it.
+    os.environ.update(HELD[isa])
+    for name, value in HELD[isa].items():
+        typer.echo(f"set for both peers: {name}={value}")
     work = work or Path(tempfile.gettempdir()) / "ascend-benchmarks"
     measurements: list[Measurement] = []
     dtypes = dtype or ["float32", "bfloat16"]
@@ -40,21 +59,28 @@ def v4(
             for peer in PEERS:
                 typer.echo(f"{peer} {name} batch {size} ...")
                 measurements.append(_in_process_of_its_own(peer, workload, work, threads))
-    facts = machine.describe(threads)
+    used = {m.capability for m in measurements}
+    if isa != "native" and used != {isa.upper()}:
+        raise typer.BadParameter(f"--isa {isa}, but torch used {', '.join(sorted(used))}")
+    facts = machine.describe(threads) | {"torch uses": ", ".join(sorted(used))}
+    facts |= HELD[isa]
     peaks = [memory.measure(checkpoint_dir(work, name), name, threads) for name in dtypes]
     parts = _profile_in_process_of_its_own(dtypes[0], work, threads)
-    report.write(Result(facts, measurements, peaks, parts))
-    typer.echo(f"written: {report.PAGE}, {report.PLOT}, {report.RAW}")
+    raw = report.write(Result(facts, measurements, peaks, parts))
+    typer.echo(f"written: {report.PAGE}, {report.PLOT}, {raw}")
 
 
 @app.command(hidden=True)
 def cell(peer: str, workload: str, work: Path, result: Path) -> None:
     """Run one peer on one workload in this process."""
+    import torch
+
     from benchmarks import peer_ours, peer_transformers
 
     plan = Workload(**json.loads(workload))
     runner = peer_ours if peer == "ascend" else peer_transformers
     measured = runner.run(checkpoint_dir(work, plan.dtype), plan)
+    measured.capability = torch.backends.cpu.get_cpu_capability()
     result.write_text(json.dumps(measured.to_json()))
 
 

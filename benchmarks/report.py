@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import datetime
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
 from benchmarks.memory import Peak
-from benchmarks.workload import ACTIVE_PARAMETERS, TOTAL_PARAMETERS, Measurement
+from benchmarks.workload import ACTIVE_PARAMETERS, TOTAL_PARAMETERS, Measurement, Workload
 
 _ROOT = Path(__file__).parents[1]
-RAW = Path(__file__).parent / "results" / "v4.json"
+RESULTS = Path(__file__).parent / "results"
 PAGE = _ROOT / "docs" / "benchmarks.md"
 PLOT = _ROOT / "docs" / "img" / "benchmark-v4.png"
 
@@ -50,27 +50,65 @@ class Result:
         measurements: all cells.
         peaks: memory by dtype.
         profile: lines of the decode profile.
+        date: day of the run.
+        remark: what a reader must know about it, or nothing.
     """
 
     facts: dict[str, str]
     measurements: list[Measurement]
     peaks: list[Peak]
     profile: list[str]
+    date: str = field(default_factory=lambda: datetime.date.today().isoformat())
+    remark: str = ""
+
+    @property
+    def capability(self) -> str:
+        """Instruction set that torch used."""
+        return self.measurements[0].capability
+
+    @classmethod
+    def read(cls, file: Path) -> Result:
+        """A result that an earlier run left."""
+        raw = json.loads(file.read_text())
+        return cls(
+            raw["machine"],
+            [
+                Measurement(**m | {"workload": Workload(**m["workload"])})
+                for m in raw["measurements"]
+            ],
+            [Peak(**p) for p in raw["memory"]],
+            raw["profile"],
+            raw["date"],
+            raw["remark"],
+        )
 
 
-def write(result: Result) -> None:
-    """Write the raw numbers, the page and its plot."""
+def write(result: Result) -> Path:
+    """Write the raw numbers, then the page and its plot of the newest run of every class of CPU.
+
+    Returns:
+        The file with the raw numbers.
+    """
     raw = {
+        "date": result.date,
+        "remark": result.remark,
         "machine": result.facts,
         "measurements": [m.to_json() for m in result.measurements],
         "memory": [asdict(p) for p in result.peaks],
         "profile": result.profile,
     }
-    RAW.parent.mkdir(parents=True, exist_ok=True)
-    RAW.write_text(json.dumps(raw, indent=1) + "\n")
-    cells = _pair(result.measurements)
-    PAGE.write_text(_page(cells, result))
-    _plot(cells, PLOT)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    file = RESULTS / f"v4-{result.capability.lower()}.json"
+    file.write_text(json.dumps(raw, indent=1) + "\n")
+    render()
+    return file
+
+
+def render() -> None:
+    """Page and plot from the files with raw numbers, newest first."""
+    results = sorted(map(Result.read, RESULTS.glob("v4-*.json")), key=lambda r: r.date)[::-1]
+    PAGE.write_text(_page(results))
+    _plot(_pair(results[0].measurements), PLOT)
 
 
 def _pair(
@@ -92,17 +130,33 @@ def decode_bound(dtype: str, batch: int, bandwidth: float) -> float:
     return batch * bandwidth * 1e9 / (parameters * size)
 
 
-def _page(cells: dict[tuple[str, int], tuple[Measurement, Measurement]], result: Result) -> str:
-    facts, peaks = result.facts, result.peaks
-    bandwidth = float(facts["read bandwidth"].split()[0])
+def _page(results: list[Result]) -> str:
     lines = [
         "# DeepSeek-V4 on a CPU against transformers",
         "",
-        f"Measured {datetime.date.today().isoformat()} with `./tools/dev bench -- v4`: "
-        "256M parameters (97M active), prompt 512, decode 64, both peers on the same threads in "
-        "one run, median of the repeats. Ratios are what counts; absolute numbers move with the "
-        "machine.",
+        "Measured with `./tools/dev bench -- v4`: 256M parameters (97M active), prompt 512, decode "
+        "64, both peers on the same threads in one run, median of the repeats. Ratios are what "
+        "counts; absolute numbers move with the machine. One section for each class of CPU; "
+        "`--isa avx2` holds both peers of a wider CPU to AVX2.",
         "",
+        f"![Decode and prefill rates](img/{PLOT.name})",
+        "",
+        "tokens/s in all tables. The bandwidth bound is reading every weight that a step needs "
+        "once, at the measured bandwidth.",
+    ]
+    for result in results:
+        lines += _section(result)
+    return "\n".join(lines) + "\n"
+
+
+def _section(result: Result) -> list[str]:
+    facts, cells = result.facts, _pair(result.measurements)
+    bandwidth = float(facts["read bandwidth"].split()[0])
+    lines = [
+        "",
+        f"## {result.capability}, {result.date}",
+        "",
+        *([result.remark, ""] if result.remark else []),
         *(f"- {name}: {value}" for name, value in facts.items()),
         "",
         "| dtype | batch | transformers prefill | ours | ratio | transformers decode | ours "
@@ -121,15 +175,8 @@ def _page(cells: dict[tuple[str, int], tuple[Measurement, Measurement]], result:
         )
     lines += [
         "",
-        "tokens/s; the bound is reading every weight that a step needs once, at the measured "
-        "bandwidth.",
-        "",
-        f"![Decode and prefill rates](img/{PLOT.name})",
-        "",
-        "## The next rung: llama.cpp",
-        "",
-        "Its figures are from another machine (two AVX2 cores without bfloat16 instructions), so "
-        "only the order of magnitude compares:",
+        "The next rung is llama.cpp, whose figures are from another, quiet machine (two AVX2 "
+        "cores without bfloat16 instructions), so only the order of magnitude compares:",
         "",
         "| dtype | batch | llama.cpp decode there | ours here |",
         "|---|---|---|---|",
@@ -138,26 +185,25 @@ def _page(cells: dict[tuple[str, int], tuple[Measurement, Measurement]], result:
             for (dtype, batch), (_, ours) in cells.items()
         ),
         "",
-        "## Memory",
+        "Memory:",
         "",
         "| dtype | engine without a model, MB | with it | weights + caches | ratio (at most 1.3) |",
         "|---|---|---|---|---|",
         *(
             f"| {p.dtype} | {p.empty_mb:.0f} | {p.loaded_mb:.0f} "
             f"| {p.weights_mb + p.caches_mb:.0f} | {p.ratio:.2f} |"
-            for p in peaks
+            for p in result.peaks
         ),
         "",
-        "## Where a decode step goes",
-        "",
-        f"{result.measurements[0].workload.dtype}, batch 1, 64 steps under Python's profiler, "
-        "whose own cost is included; times are cumulative, dots mark nesting.",
+        f"Where a decode step goes: {result.measurements[0].workload.dtype}, batch 1, 64 steps "
+        "under Python's profiler, whose own cost is included; times are cumulative, dots mark "
+        "nesting.",
         "",
         "```",
         *result.profile,
         "```",
         "",
-        "## Raw seconds",
+        "Raw seconds:",
         "",
         "| peer | dtype | batch | prefill | decode |",
         "|---|---|---|---|---|",
@@ -168,7 +214,7 @@ def _page(cells: dict[tuple[str, int], tuple[Measurement, Measurement]], result:
                 f"| {m.peer} | {m.workload.dtype} | {m.workload.batch} "
                 f"| {_seconds(m.prefill_s)} | {_seconds(m.decode_s)} |"
             )
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _seconds(values: list[float]) -> str:

@@ -75,6 +75,7 @@ class Measurement:
         decode_s: seconds for the remaining tokens, one per repeat.
         peak_rss_mb: peak resident memory of the process, MB.
         tokens: the first sequence's generated tokens in the first repeat.
+        capability: what torch said it uses of the CPU, such as ``AVX2``.
     """
 
     peer: str
@@ -83,6 +84,7 @@ class Measurement:
     decode_s: list[float] = field(default_factory=list)
     peak_rss_mb: float = 0.0
     tokens: list[int] = field(default_factory=list)
+    capability: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Plain values for a JSON file."""
