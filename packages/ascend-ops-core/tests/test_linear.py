@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ascend_ops_core.ops.linear import cpu, grouped_linear, linear, reference
+from ascend_ops_core.devices import facts_of
+from ascend_ops_core.ops.linear import (
+    cpu,
+    grouped_linear,
+    linear,
+    npu,
+    reference,
+    unquantized_gemm,
+)
 from ascend_ops_core.testing import assert_close
 
 TOKENS = (0, 1, 3, 4, 5, 16, 17, 65)
@@ -17,6 +25,7 @@ def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (x[:, None, :] * weight[None, :, :]).sum(-1)
 
 
+@pytest.mark.oracle("ascend_ops_core::linear", "outer products in float64")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, 32), (37, 19), (1, 1)])
@@ -44,6 +53,7 @@ def test_grouped_linear(tokens: int, groups: int, dtype: torch.dtype) -> None:
     assert_close(reference.grouped_linear(x, weight), expected)
 
 
+@pytest.mark.oracle("ascend_ops_core::grouped_linear", "transformers, DeepseekV4GroupedLinear")
 def test_grouped_equals_transformers() -> None:
     from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4GroupedLinear
 
@@ -121,3 +131,26 @@ def test_gradients_use_the_definition(which: int) -> None:
     other = pair[1 - which].sum(0).expand_as(pair[which])
     assert pair[which].grad is not None
     assert_close(pair[which].grad, other)
+
+
+@pytest.mark.oracle("ascend_ops_core::unquantized_gemm", "outer products in float64")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("lead", [(0,), (3,), (2, 9), (2, 0, 3)], ids=str)
+@pytest.mark.parametrize("biased", [True, False])
+def test_unquantized_gemm(lead: tuple[int, ...], biased: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(*lead, 37).to(dtype)
+    weight, bias = (torch.randn(19, 37) / 6).to(dtype), torch.randn(19).to(dtype)
+    expected = product(x.reshape(-1, 37), weight) + (bias.double() if biased else 0)
+    got = unquantized_gemm(x, weight, bias if biased else None)
+    assert got.dtype == dtype
+    assert_close(got, expected.view(*lead, 19), scale=2)
+
+
+def test_limits_of_the_nz_layout() -> None:
+    facts = facts_of("A2")
+    weight = torch.empty(64, 128, dtype=torch.bfloat16, device="meta")
+    assert npu.supports_to_nz(facts, weight)
+    assert "float32" in npu.supports_to_nz(facts, weight.float()).reason
+    assert "16 x 16" in npu.supports_to_nz(facts, weight[:, :100]).reason
+    assert "1 axes" in npu.supports_to_nz(facts, weight[0]).reason

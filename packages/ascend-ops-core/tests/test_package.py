@@ -16,8 +16,10 @@ def test_public_names() -> None:
     assert ascend_ops_core.__all__ == ["InvalidInputError", "__version__"]
     for family, names in {
         "activation": ["silu_and_mul_with_clamp"],
+        "conv3d": ["conv3d"],
+        "embedding": ["mask_vocab_range"],
         "hyper_connection": ["HyperConnectionPlan", "hc_head", "hc_post", "hc_pre"],
-        "linear": ["grouped_linear", "linear"],
+        "linear": ["grouped_linear", "linear", "unquantized_gemm"],
         "norm": ["rms_norm"],
         "rotary": [
             "YarnScaling",

@@ -14,3 +14,10 @@ def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def grouped_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.linear.grouped_linear`."""
     return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
+
+
+def unquantized_gemm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.linear.unquantized_gemm`."""
+    return F.linear(x, weight, bias)

@@ -1,0 +1,99 @@
+"""Any number of ranks in one process: a thread for each, collectives through shared memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+_PATIENCE_S = 60.0
+
+
+class _Shared:
+    def __init__(self, ranks: int) -> None:
+        self.barrier = threading.Barrier(ranks, timeout=_PATIENCE_S)
+        self.values: list[Any] = [None] * ranks
+
+
+class SimulatedGroup:
+    """One rank's view of the group; has the calls of vLLM's ``GroupCoordinator`` that we use.
+
+    Attributes:
+        rank_in_group: this rank's place.
+        world_size: number of ranks.
+        calls: names of the collectives that this rank took part in.
+    """
+
+    def __init__(self, rank: int, shared: _Shared) -> None:
+        self.rank_in_group = rank
+        self.world_size = len(shared.values)
+        self.calls: list[str] = []
+        self._shared = shared
+
+    def all_reduce(self, input_: torch.Tensor) -> torch.Tensor:
+        """The sum over the ranks, added in their order."""
+        values = self._exchanged("all_reduce", input_)
+        return torch.stack(values).sum(0).to(input_.dtype)
+
+    def all_gather(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """The ranks' tensors side by side along ``dim``."""
+        return torch.cat(self._exchanged("all_gather", input_), dim)
+
+    def reduce_scatter(self, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """This rank's part along ``dim`` of the sum over the ranks."""
+        values = self._exchanged("reduce_scatter", input_)
+        total = torch.stack(values).sum(0).to(input_.dtype)
+        assert total.shape[dim] % self.world_size == 0, "parts of unequal size"
+        return total.chunk(self.world_size, dim)[self.rank_in_group].contiguous()
+
+    def all_to_all_parts(self, parts: torch.Tensor) -> torch.Tensor:
+        """Part ``j`` goes to rank ``j``."""
+        values = self._exchanged("all_to_all", parts)
+        return torch.stack([value[self.rank_in_group] for value in values])
+
+    def _exchanged(self, name: str, value: torch.Tensor) -> list[torch.Tensor]:
+        self.calls.append(name)
+        shared = self._shared
+        shared.values[self.rank_in_group] = (name, value.clone())
+        shared.barrier.wait()
+        found = list(shared.values)
+        shared.barrier.wait()
+        names = {one for one, _ in found}
+        assert len(names) == 1, f"the ranks are in different collectives: {names}"
+        shapes = {tuple(tensor.shape) for _, tensor in found}
+        assert len(shapes) == 1, f"{name} of shapes {shapes}"
+        return [tensor for _, tensor in found]
+
+
+def on_ranks(ranks: int, function: Callable[[SimulatedGroup], T]) -> list[T]:
+    """Run ``function`` once for each rank of a group, all at the same time.
+
+    Args:
+        ranks: number of ranks.
+        function: takes its rank's group.
+
+    Returns:
+        The results by rank.
+    """
+    shared = _Shared(ranks)
+
+    def one(rank: int) -> T:
+        try:
+            with torch.inference_mode():
+                return function(SimulatedGroup(rank, shared))
+        except BaseException:
+            shared.barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(ranks) as pool:
+        futures = [pool.submit(one, rank) for rank in range(ranks)]
+        errors = [future.exception() for future in futures]
+        first = [e for e in errors if e and not isinstance(e, threading.BrokenBarrierError)]
+        if first:
+            raise first[0]
+        return [future.result() for future in futures]
