@@ -7,19 +7,34 @@ from ascend_ops_core.testing.mutants import assert_noticed
 
 pytestmark = pytest.mark.interpreter
 
+_STORE = "tl.store(out_ptr + here, y.to(out_ptr.dtype.element_ty), mask=mask)"
+
 
 @pytest.mark.parametrize(
     ("original", "replacement"),
     [
-        ("programs = -(-rows.shape[0] // tile)", "programs = rows.shape[0] // tile"),
+        ("programs = -(-count // tile)", "programs = count // tile"),
         ("tl.load(tile, mask=mask, other=0.0)", "tl.load(tile)"),
         (
-            "+ r[:, None] * WIDTH + columns[None, :]",
-            "+ r[:, None] * WIDTH + (WIDTH - 1 - columns)[None, :]",
+            "here = first * WIDTH + r[:, None] * WIDTH + columns[None, :]",
+            "here = first * WIDTH + r[:, None] * WIDTH + (WIDTH - 1 - columns)[None, :]",
         ),
-        ("y.to(out_ptr.dtype.element_ty), mask=mask)", "y.to(out_ptr.dtype.element_ty))"),
+        (_STORE, _STORE.replace(", mask=mask", "")),
     ],
     ids=["tail skipped", "load unmasked", "index swapped", "store unmasked"],
 )
 def test_rms_norm(original: str, replacement: str) -> None:
     assert_noticed("ascend_ops_core::rms_norm", original, replacement)
+
+
+@pytest.mark.parametrize(
+    ("op", "original", "replacement"),
+    [
+        ("add_rms_norm", "tl.store(sum_ptr + here, total, mask=mask)", "pass"),
+        ("layer_norm", "x = tl.where(inside[None, :], x, 0.0)", "pass"),
+        ("gemma_rms_norm", "weight = weight + OFFSET", "pass"),
+        ("rms_norm_bias", "y = y + bias[None, :]", "pass"),
+    ],
+)
+def test_variants(op: str, original: str, replacement: str) -> None:
+    assert_noticed(f"ascend_ops_core::{op}", original, replacement)

@@ -1,6 +1,8 @@
-"""The norms in Triton."""
+"""The norms in Triton: one kernel for rows that fit into the unified buffer, one for wider rows."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
@@ -12,100 +14,228 @@ from ascend_ops_core.launch import launch
 from ascend_ops_core.tiling import SHARE, block_of, next_power_of_two, tile_bytes, tile_rows
 
 # float32 values alive per element: the loaded row, its square or product, and the result.
-_LIVE_BYTES = 16
+LIVE_BYTES = 16
 
 
 @triton.jit
-def _rms_norm_kernel(
+def normalized(x, inside, eps, WIDTH: tl.constexpr, CENTERED: tl.constexpr):
+    """Rows of a float32 tile divided by their RMS, after subtracting their mean if CENTERED.
+
+    What lies beyond WIDTH must be 0 and stays 0.
+    """
+    if CENTERED:
+        x = x - (tl.sum(x, axis=1) / WIDTH)[:, None]
+        x = tl.where(inside[None, :], x, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / WIDTH + eps)
+    return x * scale[:, None]
+
+
+@triton.jit
+def vector(ptr, columns, inside, neutral, GIVEN: tl.constexpr):
+    """A weight or bias as float32, or a constant where there is none."""
+    values = tl.full(columns.shape, neutral, tl.float32)
+    if GIVEN:
+        values = tl.load(ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    return values
+
+
+@triton.jit
+def _norm_kernel(
     x_ptr,
+    residual_ptr,
     weight_ptr,
+    bias_ptr,
     out_ptr,
+    sum_ptr,
     rows,
     row_stride,
+    residual_stride,
     eps,
     programs,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    BIASED: tl.constexpr,
+    ADDED: tl.constexpr,
+    CENTERED: tl.constexpr,
+    OFFSET: tl.constexpr,
 ):
     columns = tl.arange(0, BLOCK)
     inside = columns < WIDTH
-    weight = tl.full((BLOCK,), 1.0, tl.float32)
-    if WEIGHTED:
-        weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    weight = vector(weight_ptr, columns, inside, 1.0, WEIGHTED)
+    if OFFSET != 0.0:
+        weight = weight + OFFSET
+    bias = vector(bias_ptr, columns, inside, 0.0, BIASED)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         first = as_int64(unit) * ROWS
         r = tl.arange(0, ROWS)
         mask = (r < rows - first)[:, None] & inside[None, :]
         tile = x_ptr + first * row_stride + r[:, None] * row_stride + columns[None, :]
+        here = first * WIDTH + r[:, None] * WIDTH + columns[None, :]
         x = tl.load(tile, mask=mask, other=0.0).to(tl.float32)
-        scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / WIDTH + eps)
-        y = x * scale[:, None] * weight[None, :]
-        out = out_ptr + first * WIDTH + r[:, None] * WIDTH + columns[None, :]
-        tl.store(out, y.to(out_ptr.dtype.element_ty), mask=mask)
+        if ADDED:
+            other = first * residual_stride + r[:, None] * residual_stride + columns[None, :]
+            x = x + tl.load(residual_ptr + other, mask=mask, other=0.0).to(tl.float32)
+            total = x.to(sum_ptr.dtype.element_ty)
+            tl.store(sum_ptr + here, total, mask=mask)
+            x = total.to(tl.float32)
+        y = normalized(x, inside, eps, WIDTH, CENTERED)
+        if WEIGHTED:
+            y = y * weight[None, :]
+        if BIASED:
+            y = y + bias[None, :]
+        tl.store(out_ptr + here, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _rms_norm_wide_kernel(
+def _summed(x_row, residual_row, columns, inside, ADDED: tl.constexpr):
+    x = tl.load(x_row + columns, mask=inside, other=0.0).to(tl.float32)
+    if ADDED:
+        x = x + tl.load(residual_row + columns, mask=inside, other=0.0).to(tl.float32)
+        x = x.to(x_row.dtype.element_ty).to(tl.float32)
+    return x
+
+
+@triton.jit
+def _wide_norm_kernel(
     x_ptr,
+    residual_ptr,
     weight_ptr,
+    bias_ptr,
     out_ptr,
+    sum_ptr,
     row_stride,
+    residual_stride,
     eps,
     programs,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    BIASED: tl.constexpr,
+    ADDED: tl.constexpr,
+    CENTERED: tl.constexpr,
+    OFFSET: tl.constexpr,
 ):
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         row = x_ptr + as_int64(unit) * row_stride
-        out = out_ptr + as_int64(unit) * WIDTH
+        other = residual_ptr + as_int64(unit) * residual_stride
+        here = as_int64(unit) * WIDTH
+        mean = 0.0
+        if CENTERED:
+            totals = tl.zeros((BLOCK,), tl.float32)
+            for start in range(0, WIDTH, BLOCK):
+                columns = start + tl.arange(0, BLOCK)
+                totals += _summed(row, other, columns, columns < WIDTH, ADDED)
+            mean = tl.sum(totals, axis=0) / WIDTH
         squares = tl.zeros((BLOCK,), tl.float32)
         for start in range(0, WIDTH, BLOCK):
             columns = start + tl.arange(0, BLOCK)
-            x = tl.load(row + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)
+            x = _summed(row, other, columns, columns < WIDTH, ADDED)
+            if CENTERED:
+                x = tl.where(columns < WIDTH, x - mean, 0.0)
             squares += x * x
         scale = 1.0 / tl.sqrt(tl.sum(squares, axis=0) / WIDTH + eps)
         for start in range(0, WIDTH, BLOCK):
             columns = start + tl.arange(0, BLOCK)
             inside = columns < WIDTH
-            y = tl.load(row + columns, mask=inside, other=0.0).to(tl.float32) * scale
+            x = _summed(row, other, columns, inside, ADDED)
+            if ADDED:
+                tl.store(sum_ptr + here + columns, x.to(sum_ptr.dtype.element_ty), mask=inside)
+            y = (x - mean) * scale
             if WEIGHTED:
-                y = y * tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-            tl.store(out + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
+                y = y * (vector(weight_ptr, columns, inside, 1.0, True) + OFFSET)
+            if BIASED:
+                y = y + vector(bias_ptr, columns, inside, 0.0, True)
+            tl.store(out_ptr + here + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.norm.rms_norm`."""
-    width = x.shape[-1]
-    rows = x.reshape(-1, width)
-    if rows.stride(-1) != 1:
-        rows = rows.contiguous()
+    return _norm(x, weight, None, eps)
+
+
+def rms_norm_bias(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.norm.rms_norm_bias`."""
+    return _norm(x, weight, bias, eps)
+
+
+def gemma_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.norm.gemma_rms_norm`."""
+    return _norm(x, weight, None, eps, offset=1.0)
+
+
+def layer_norm(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.norm.layer_norm`."""
+    return _norm(x, weight, bias, eps, centered=True)
+
+
+def add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :func:`ascend_ops_core.ops.norm.add_rms_norm`."""
+    total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return _norm(x, weight, bias, eps, residual=residual, total=total), total
+
+
+def rows_of(x: torch.Tensor) -> torch.Tensor:
+    """``[rows, width]`` with contiguous rows; a view wherever the strides allow it."""
+    rows = x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(-1) == 1 else rows.contiguous()
+
+
+def _norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    *,
+    residual: torch.Tensor | None = None,
+    total: torch.Tensor | None = None,
+    centered: bool = False,
+    offset: float = 0.0,
+) -> torch.Tensor:
+    rows = rows_of(x)
+    others = rows if residual is None else rows_of(residual)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    count, width = rows.shape
     facts, padded = current_facts(), next_power_of_two(width)
-    arguments = {
+    arguments: dict[str, Any] = {
         "x_ptr": rows,
+        "residual_ptr": others,
         "weight_ptr": rows if weight is None else weight,
+        "bias_ptr": rows if bias is None else bias,
         "out_ptr": out,
+        "sum_ptr": out if total is None else total,
         "row_stride": rows.stride(0),
+        "residual_stride": others.stride(0),
         "eps": eps,
     }
-    constants = {"WIDTH": width, "WEIGHTED": weight is not None}
-    streamed = 2 * x.element_size()
-    if tile_bytes(padded, streamed=streamed, local=_LIVE_BYTES) > facts.ub_bytes * SHARE:
-        block = block_of(facts, streamed=streamed, local=_LIVE_BYTES, maximum=padded)
-        arguments["programs"] = rows.shape[0]
-        launch(_rms_norm_wide_kernel, rows.shape[0], arguments, constants | {"BLOCK": block})
+    constants: dict[str, Any] = {
+        "WIDTH": width,
+        "WEIGHTED": weight is not None,
+        "BIASED": bias is not None,
+        "ADDED": residual is not None,
+        "CENTERED": centered,
+        "OFFSET": offset,
+    }
+    streamed = x.element_size() * (2 if residual is None else 4)
+    if tile_bytes(padded, streamed=streamed, local=LIVE_BYTES) > facts.ub_bytes * SHARE:
+        block = block_of(facts, streamed=streamed, local=LIVE_BYTES, maximum=padded)
+        arguments["programs"] = count
+        launch(_wide_norm_kernel, count, arguments, constants | {"BLOCK": block})
         return out
-    tile = tile_rows(
-        facts,
-        padded,
-        streamed=streamed,
-        local=_LIVE_BYTES,
-        maximum=next_power_of_two(rows.shape[0]),
-    )
-    programs = -(-rows.shape[0] // tile)
-    arguments |= {"rows": rows.shape[0], "programs": programs}
-    launch(_rms_norm_kernel, programs, arguments, constants | {"BLOCK": padded, "ROWS": tile})
+    maximum = next_power_of_two(count)
+    tile = tile_rows(facts, padded, streamed=streamed, local=LIVE_BYTES, maximum=maximum)
+    programs = -(-count // tile)
+    arguments |= {"rows": count, "programs": programs}
+    launch(_norm_kernel, programs, arguments, constants | {"BLOCK": padded, "ROWS": tile})
     return out
