@@ -11,6 +11,7 @@ from ascend_ops_core.ops.linear import (
     linear,
     npu,
     reference,
+    to_nz,
     unquantized_gemm,
 )
 from ascend_ops_core.testing import assert_close
@@ -154,3 +155,11 @@ def test_limits_of_the_nz_layout() -> None:
     assert "float32" in npu.supports_to_nz(facts, weight.float()).reason
     assert "16 x 16" in npu.supports_to_nz(facts, weight[:, :100]).reason
     assert "1 axes" in npu.supports_to_nz(facts, weight[0]).reason
+
+
+@pytest.mark.oracle("ascend_ops_core::to_nz", "the values themselves")
+def test_nz_keeps_the_values() -> None:
+    weight = torch.randn(32, 48)
+    other = to_nz(weight)
+    assert torch.equal(other, weight)
+    assert other.data_ptr() != weight.data_ptr()

@@ -19,7 +19,7 @@ def test_public_names() -> None:
         "conv3d": ["conv3d"],
         "embedding": ["mask_vocab_range"],
         "hyper_connection": ["HyperConnectionPlan", "hc_head", "hc_post", "hc_pre"],
-        "linear": ["grouped_linear", "linear", "unquantized_gemm"],
+        "linear": ["grouped_linear", "linear", "to_nz", "unquantized_gemm"],
         "norm": ["rms_norm"],
         "rotary": [
             "YarnScaling",

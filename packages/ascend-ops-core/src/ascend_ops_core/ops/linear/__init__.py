@@ -15,7 +15,7 @@ from ascend_ops_core.registry import declare
 
 _cpu = CpuKernels("ascend_ops_core.ops.linear.cpu")
 
-__all__ = ["grouped_linear", "linear", "unquantized_gemm"]
+__all__ = ["grouped_linear", "linear", "to_nz", "unquantized_gemm"]
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -79,6 +79,19 @@ def unquantized_gemm(
     return result
 
 
+def to_nz(weight: torch.Tensor) -> torch.Tensor:
+    """The same weight in NZ, the cube's layout of 16 x 16 blocks; elsewhere a copy.
+
+    Args:
+        weight: ``[N, K]``.
+
+    Returns:
+        ``[N, K]`` with the same values; only its place in memory differs.
+    """
+    result: torch.Tensor = _TO_NZ(weight)
+    return result
+
+
 def _unquantized_gemm_cpu(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
@@ -107,4 +120,10 @@ _UNQUANTIZED_GEMM = declare(
     npu=("torch",),
     fake=lambda x, weight, bias: x.new_empty(*x.shape[:-1], weight.shape[0]),
     cpu=_unquantized_gemm_cpu,
+)
+_TO_NZ = declare(
+    __name__,
+    "to_nz(Tensor weight) -> Tensor",
+    npu=("torch_npu", "torch"),
+    fake=lambda weight: torch.empty_like(weight),
 )

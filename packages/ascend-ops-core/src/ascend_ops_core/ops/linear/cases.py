@@ -69,4 +69,10 @@ CASES: dict[str, tuple[Case, ...]] = {
             large=True,
         ),
     ),
+    "to_nz": (
+        Case("odd", lambda new: (new.randn(3, 65),)),
+        Case("blocks", lambda new: (new.randn(32, 48, dtype=BF16),)),
+        Case("half", lambda new: (new.randn(16, 64, dtype=F16),)),
+        Case("v4_pro", lambda new: (new.randn(1536, 7168, dtype=BF16),), large=True),
+    ),
 }

@@ -17,8 +17,10 @@ from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
 from ascend_ops_core.tiling import SHARE, block_of, next_power_of_two, tile_bytes, tile_rows
 
-# float32 values alive per element of a row: loaded, intermediate (three times), result.
+# float32 values alive per element of a row: loaded, intermediate (three times), result; softmax
+# keeps two more and the masks of its comparisons.
 _LIVE_BYTES = 20
+_SOFTMAX_LIVE_BYTES = 32
 _MOST_ROWS = 16
 
 
@@ -219,19 +221,19 @@ def softmax_batch_invariant(x: torch.Tensor, dim: int) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.batch_invariant.softmax_batch_invariant`."""
     turned = x.transpose(dim, -1).contiguous()
     out = torch.empty(turned.shape, dtype=x.dtype, device=x.device)
-    rows, tile, block = _rows_and_tile(turned)
+    rows, tile, block = _rows_and_tile(turned, _SOFTMAX_LIVE_BYTES)
     _launch_rows(_softmax_kernel, rows, {"x_ptr": rows, "out_ptr": out}, tile, block)
     return out.transpose(dim, -1)
 
 
-def _rows_and_tile(x: torch.Tensor) -> tuple[torch.Tensor, int, int]:
+def _rows_and_tile(x: torch.Tensor, live_bytes: int = _LIVE_BYTES) -> tuple[torch.Tensor, int, int]:
     """``x`` as rows, and a tile that its width, dtype and device decide."""
     width = x.shape[-1]
     rows = x.reshape(-1, width)
     if rows.stride(-1) != 1:
         rows = rows.contiguous()
     facts, padded = current_facts(), next_power_of_two(width)
-    sizes = {"streamed": 2 * x.element_size(), "local": _LIVE_BYTES}
+    sizes = {"streamed": 2 * x.element_size(), "local": live_bytes}
     if tile_bytes(padded, **sizes) > facts.ub_bytes * SHARE:
         return rows, 1, block_of(facts, **sizes, maximum=padded)
     return rows, tile_rows(facts, padded, **sizes, maximum=_MOST_ROWS), padded
