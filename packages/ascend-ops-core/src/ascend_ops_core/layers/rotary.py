@@ -9,6 +9,18 @@ from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.rotary import YarnScaling, apply_rotary, rotary_frequencies
 
 
+def precompute_freqs_cis(
+    rotary_dim: int, theta: float, max_position: int, yarn: YarnScaling | None = None
+) -> torch.Tensor:
+    """``exp(i * position * frequency)`` as complex numbers, ``[max_position, rotary_dim / 2]``.
+
+    The form in which DeepSeek publishes its tables; the layers use the two parts,
+    :class:`ComplexExpRotaryEmbedding`.
+    """
+    table = ComplexExpRotaryEmbedding(rotary_dim, theta, max_position, yarn)
+    return torch.complex(table.cos, table.sin)
+
+
 class ComplexExpRotaryEmbedding(nn.Module):
     """``exp(i * position * frequency)`` for every position that a model may see.
 

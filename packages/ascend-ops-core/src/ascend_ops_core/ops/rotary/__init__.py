@@ -13,18 +13,28 @@ from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.rotary import reference
 from ascend_ops_core.ops.rotary.frequencies import (
     YarnScaling,
+    dynamic_ntk_frequencies,
+    linear_frequencies,
     rotary_dim_of,
     rotary_frequencies,
+    yarn_attention_factor,
+    yarn_mscale,
 )
+from ascend_ops_core.registry import declare
 
 _cpu = CpuKernels("ascend_ops_core.ops.rotary.cpu")
 
 __all__ = [
     "YarnScaling",
     "apply_rotary",
+    "apply_rotary_qk",
+    "dynamic_ntk_frequencies",
+    "linear_frequencies",
     "rms_norm_rotary",
     "rotary_dim_of",
     "rotary_frequencies",
+    "yarn_attention_factor",
+    "yarn_mscale",
 ]
 
 
@@ -56,12 +66,51 @@ def apply_rotary(
             is not float32.
     """
     _check(x, cos, sin)
-    kernels = _cpu.usable(x, cos, sin)
-    if kernels is not None and kernels.supports(x, None, interleaved, at_end):
-        return kernels.rotary(x, cos, sin, inverse)
-    return reference.apply_rotary(
-        x, cos, sin, interleaved=interleaved, at_end=at_end, inverse=inverse
+    result: torch.Tensor = _APPLY_ROTARY(x, cos, sin, interleaved, at_end, inverse)
+    return result
+
+
+def apply_rotary_qk(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    *,
+    interleaved: bool = False,
+    at_end: bool = False,
+    inverse: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate query and key heads of the same tokens at once; see :func:`apply_rotary`.
+
+    Args:
+        q: ``[T, Hq, D]``, any float dtype, ``D >= R``.
+        k: ``[T, Hk, D]`` of the same dtype.
+        cos: ``[T, R / 2]`` float32.
+        sin: ``[T, R / 2]`` float32.
+        interleaved: pairs are channels ``(0, 1), (2, 3), ...`` rather than ``(i, i + R / 2)``,
+            which is what most models with keys do.
+        at_end: the rotated channels are the last ``R`` rather than the first.
+        inverse: rotate by the negative angle.
+
+    Returns:
+        Both rotated, in their shapes and dtype.
+
+    Raises:
+        InvalidInputError: what :func:`apply_rotary` refuses, or ``q`` and ``k`` that differ in
+            tokens, head size or dtype.
+    """
+    _check(q, cos, sin)
+    _check(k, cos, sin)
+    if q.dtype != k.dtype or q.shape[-1] != k.shape[-1]:
+        raise InvalidInputError(
+            f"q {tuple(q.shape)} of {q.dtype} and k {tuple(k.shape)} of {k.dtype}",
+            "they have one head size and one dtype",
+            "Rotate them one by one with apply_rotary().",
+        )
+    result: tuple[torch.Tensor, torch.Tensor] = _APPLY_ROTARY_QK(
+        q, k, cos, sin, interleaved, at_end, inverse
     )
+    return result
 
 
 def rms_norm_rotary(
@@ -86,10 +135,8 @@ def rms_norm_rotary(
         ``[T, H, D]`` in ``x.dtype``.
     """
     _check(x, cos, sin)
-    kernels = _cpu.usable(x, weight, cos, sin)
-    if kernels is not None and kernels.supports(x, weight, True, True):
-        return kernels.rms_norm_rotary(x, weight, eps, cos, sin)
-    return reference.rms_norm_rotary(x, weight, eps, cos, sin)
+    result: torch.Tensor = _RMS_NORM_ROTARY(x, weight, eps, cos, sin)
+    return result
 
 
 def _check(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
@@ -111,3 +158,74 @@ def _check(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
             f"both need one row for each of the {x.shape[0]} tokens",
             "Gather cos and sin by the positions of these tokens.",
         )
+
+
+def _apply_rotary_cpu(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    interleaved: bool,
+    at_end: bool,
+    inverse: bool,
+) -> torch.Tensor:
+    kernels = _cpu.usable(x, cos, sin)
+    if kernels is not None and kernels.supports(x, None, interleaved, at_end):
+        return kernels.rotary(x, cos, sin, inverse)
+    return reference.apply_rotary(x, cos, sin, interleaved, at_end, inverse)
+
+
+def _apply_rotary_qk_cpu(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    interleaved: bool,
+    at_end: bool,
+    inverse: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rest = (cos, sin, interleaved, at_end, inverse)
+    return _apply_rotary_cpu(q, *rest), _apply_rotary_cpu(k, *rest)
+
+
+def _rms_norm_rotary_cpu(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+) -> torch.Tensor:
+    kernels = _cpu.usable(x, weight, cos, sin)
+    if kernels is not None and kernels.supports(x, weight, True, True):
+        return kernels.rms_norm_rotary(x, weight, eps, cos, sin)
+    return reference.rms_norm_rotary(x, weight, eps, cos, sin)
+
+
+def _like(x: torch.Tensor, *_: object) -> torch.Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+_APPLY_ROTARY = declare(
+    __name__,
+    "apply_rotary(Tensor x, Tensor cos, Tensor sin, bool interleaved, bool at_end, bool inverse)"
+    " -> Tensor",
+    npu=("torch_npu", "triton"),
+    fake=_like,
+    cpu=_apply_rotary_cpu,
+)
+
+_APPLY_ROTARY_QK = declare(
+    __name__,
+    "apply_rotary_qk(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, bool at_end,"
+    " bool inverse) -> (Tensor, Tensor)",
+    npu=("torch_npu", "triton"),
+    fake=lambda q, k, *_: (_like(q), _like(k)),
+    cpu=_apply_rotary_qk_cpu,
+)
+
+_RMS_NORM_ROTARY = declare(
+    __name__,
+    "rms_norm_rotary(Tensor x, Tensor? weight, float eps, Tensor cos, Tensor sin) -> Tensor",
+    npu=("triton",),
+    fake=_like,
+    cpu=_rms_norm_rotary_cpu,
+)

@@ -1,4 +1,7 @@
-"""Rotary frequencies: plain and YaRN (Peng et al., 2023), and which channels are rotated."""
+"""Rotary frequencies: plain, linear, dynamic NTK and YaRN (Peng et al., 2023).
+
+And which channels are rotated, and by how much YaRN scales cosine and sine.
+"""
 
 from __future__ import annotations
 
@@ -88,6 +91,74 @@ def rotary_frequencies(
     pair = torch.arange(rotary_dim // 2, dtype=torch.float32)
     stretched = ((pair - low) / width).clamp(0, 1)
     return plain / yarn.factor * stretched + plain * (1 - stretched)
+
+
+def linear_frequencies(rotary_dim: int, theta: float, factor: float) -> torch.Tensor:
+    """Frequencies of position interpolation (Chen et al., 2023): all divided by ``factor``.
+
+    Raises:
+        InvalidInputError: ``factor`` is not positive.
+    """
+    _check_factor("linear", factor)
+    return rotary_frequencies(rotary_dim, theta) / factor
+
+
+def dynamic_ntk_frequencies(
+    rotary_dim: int, theta: float, factor: float, trained: int, length: int
+) -> torch.Tensor:
+    """Frequencies whose base grows with a context beyond the trained one (dynamic NTK).
+
+    Args:
+        rotary_dim: number of rotated channels, even, above 2.
+        theta: base within the trained context.
+        factor: how fast the base grows.
+        trained: positions that the model was trained with.
+        length: positions in use; up to ``trained`` nothing changes.
+
+    Raises:
+        InvalidInputError: ``factor`` is not positive, or ``rotary_dim`` is 2.
+    """
+    _check_factor("dynamic NTK", factor)
+    if rotary_dim <= 2:
+        raise InvalidInputError(
+            f"rotary dimension {rotary_dim}", "dynamic NTK needs 4 or more", "Use linear scaling."
+        )
+    grown = factor * max(length, trained) / trained - (factor - 1)
+    return rotary_frequencies(rotary_dim, theta * grown ** (rotary_dim / (rotary_dim - 2)))
+
+
+def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
+    """``0.1 * mscale * ln(factor) + 1``, and 1 where nothing is extended (YaRN, section 3.4)."""
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def yarn_attention_factor(
+    factor: float,
+    *,
+    mscale: float | None = None,
+    mscale_all_dim: float | None = None,
+    attn_factor: float = 1.0,
+) -> float:
+    """What cosine and sine are multiplied with, so that scores keep their temperature.
+
+    Args:
+        factor: context extension factor.
+        mscale: weight of the logarithm in DeepSeek's form; None for plain YaRN.
+        mscale_all_dim: weight that DeepSeek's attention applies to whole scores already, and which
+            is divided out here.
+        attn_factor: further factor from the config.
+    """
+    if mscale is None and mscale_all_dim is None:
+        return yarn_mscale(factor) * attn_factor
+    whole = yarn_mscale(factor, 0.0 if mscale_all_dim is None else mscale_all_dim)
+    return yarn_mscale(factor, 1.0 if mscale is None else mscale) / whole * attn_factor
+
+
+def _check_factor(kind: str, factor: float) -> None:
+    if not factor > 0:
+        raise InvalidInputError(
+            f"{kind} factor={factor}", "it must be positive", "Correct rope_scaling."
+        )
 
 
 def _channel_of(rotations: float, rotary_dim: int, theta: float, context: int) -> float:

@@ -11,7 +11,6 @@ def apply_rotary(
     x: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    *,
     interleaved: bool,
     at_end: bool,
     inverse: bool,
@@ -33,6 +32,20 @@ def apply_rotary(
         turned = torch.cat((first * c - second * s, second * c + first * s), dim=-1)
     turned = turned.to(x.dtype)
     return torch.cat((kept, turned) if at_end else (turned, kept), dim=-1)
+
+
+def apply_rotary_qk(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    interleaved: bool,
+    at_end: bool,
+    inverse: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :func:`ascend_ops_core.ops.rotary.apply_rotary_qk`."""
+    rest = (cos, sin, interleaved, at_end, inverse)
+    return apply_rotary(q, *rest), apply_rotary(k, *rest)
 
 
 def rms_norm_rotary(
