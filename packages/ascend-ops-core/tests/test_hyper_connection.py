@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from ascend_ops_core.devices import facts_of
+from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.layers.hyper_connection import HyperConnection, HyperHead
 from ascend_ops_core.ops.hyper_connection import (
     HyperConnectionPlan,
     hc_head,
     hc_post,
     hc_pre,
+    npu,
     reference,
+    sinkhorn,
 )
 from ascend_ops_core.testing import assert_close
 
@@ -35,7 +39,7 @@ def parameters(n: int, hidden: int) -> dict[str, Any]:
 
 
 def by_definition(streams: torch.Tensor, given: dict[str, Any]) -> tuple[torch.Tensor, Any]:
-    return reference.hc_pre(
+    collapsed, *plan = reference.hc_pre(
         streams,
         given["fn"],
         given["scale"],
@@ -45,6 +49,7 @@ def by_definition(streams: torch.Tensor, given: dict[str, Any]) -> tuple[torch.T
         given["norm_eps"],
         given["norm_weight"],
     )
+    return collapsed, HyperConnectionPlan(*plan)
 
 
 def oracle_config(n: int, hidden: int) -> Any:
@@ -60,6 +65,8 @@ def oracle_config(n: int, hidden: int) -> Any:
     )
 
 
+@pytest.mark.oracle("ascend_ops_core::hc_pre", "transformers' DeepseekV4HyperConnection")
+@pytest.mark.oracle("ascend_ops_core::hc_post", "transformers' DeepSeek-V4 decoder layer")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("n", [1, 2, 4])
 @torch.no_grad()
@@ -109,9 +116,10 @@ def test_kernels_equal_the_definition(tokens: int, n: int, dtype: torch.dtype) -
     assert_close(plan.post, expected_plan.post)
     assert_close(plan.comb, expected_plan.comb)
     output = torch.randn(tokens, 13).to(dtype)
-    assert_close(hc_post(output, streams, plan), reference.hc_post(output, streams, plan))
+    assert_close(hc_post(output, streams, plan), reference.hc_post(output, streams, *plan))
 
 
+@pytest.mark.oracle("ascend_ops_core::hc_head", "transformers' DeepseekV4HyperHead")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @torch.no_grad()
 def test_head_equals_transformers(dtype: torch.dtype) -> None:
@@ -243,3 +251,54 @@ def test_layers_hold_the_parameters_and_call_the_operators() -> None:
         parameter.data.normal_()
     expected = hc_head(streams, head.fn, head.scale, head.base, hc_eps=EPS, norm_eps=EPS)
     assert torch.equal(head(streams), expected)
+
+
+@pytest.mark.oracle("ascend_ops_core::sinkhorn", "Sinkhorn's loops over the entries")
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_sinkhorn_equals_loops_over_the_entries(n: int) -> None:
+    logits, eps = torch.randn(2, 3, n, n), 1e-3
+    got = sinkhorn(logits, iters=4, eps=eps)
+    for index in range(6):
+        rows = [[v.exp().item() for v in row] for row in logits.view(6, n, n)[index].double()]
+        m = [[v / sum(row) + eps for v in row] for row in rows]
+        for step in range(4):
+            if step:
+                m = [[v / (sum(row) + eps) for v in row] for row in m]
+            sums = [sum(row[k] for row in m) + eps for k in range(n)]
+            m = [[row[k] / sums[k] for k in range(n)] for row in m]
+        assert_close(got.view(6, n, n)[index], torch.tensor(m))
+
+
+def test_bad_matrices_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="square matrices"):
+        sinkhorn(torch.randn(2, 3, 4), iters=2, eps=EPS)
+    with pytest.raises(InvalidInputError, match="at least 1"):
+        sinkhorn(torch.randn(2, 4, 4), iters=0, eps=EPS)
+
+
+def test_limits_of_torch_npu() -> None:
+    a2, a5 = facts_of("A2"), facts_of("A5")
+    x = torch.empty(2, 4, 8, dtype=torch.bfloat16)
+    comb, odd = torch.empty(2, 4, 4), torch.empty(2, 3, 8, dtype=torch.bfloat16)
+    f = torch.empty(24, 32)
+
+    def pre(facts: Any, streams: torch.Tensor, iters: int, fn: torch.Tensor) -> str:
+        return npu.supports_hc_pre(facts, streams, fn, f[0], f[0], iters, EPS, EPS, f[0]).reason
+
+    assert not pre(a5, x, 20, f)
+    assert "documented for A5" in pre(a2, x, 20, f)
+    assert "float16, bfloat16" in pre(a5, x.float(), 20, f)
+    assert "3 streams" in pre(a5, odd, 20, f)
+    assert "101 iterations" in pre(a5, x, 101, f)
+    assert "fn of" in pre(a5, x, 20, f.half())
+    assert "empty" in pre(a5, x[:0], 20, f)
+    assert npu.supports_hc_post(a5, x[:, 0], x, comb[0], comb)
+    assert "documented for A5" in npu.supports_hc_post(a2, x[:, 0], x, comb[0], comb).reason
+    assert "one dtype" in npu.supports_hc_post(a5, x[:, 0].float(), x, comb[0], comb).reason
+    assert npu.supports_sinkhorn(a5, comb, 1, EPS)
+    assert "documented for A5" in npu.supports_sinkhorn(a2, comb, 1, EPS).reason
+    assert "3 or 4" in npu.supports_sinkhorn(a5, comb[0], 1, EPS).reason
+    assert "3 streams" in npu.supports_sinkhorn(a5, comb[:, :3, :3], 1, EPS).reason
+    assert "float32" in npu.supports_sinkhorn(a5, comb.half(), 1, EPS).reason
+    assert "empty" in npu.supports_sinkhorn(a5, comb[:0], 1, EPS).reason
+    assert "float32" in npu.supports_sinkhorn_triton(a5, comb.half(), 1, EPS).reason

@@ -10,12 +10,14 @@ from __future__ import annotations
 import torch
 
 from ascend_ops_core.cpu_kernels import CpuKernels
+from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.hyper_connection import reference
 from ascend_ops_core.ops.hyper_connection.plan import HyperConnectionPlan
+from ascend_ops_core.registry import declare
 
 _cpu = CpuKernels("ascend_ops_core.ops.hyper_connection.cpu")
 
-__all__ = ["HyperConnectionPlan", "hc_head", "hc_post", "hc_pre"]
+__all__ = ["HyperConnectionPlan", "hc_head", "hc_post", "hc_pre", "sinkhorn"]
 
 
 def hc_pre(
@@ -45,12 +47,10 @@ def hc_pre(
         The block's normed input ``[T, H]`` in the streams' dtype, and the plan for
         :func:`hc_post`.
     """
-    kernels = _cpu.usable(streams, fn, scale, base, norm_weight)
-    if kernels is not None and kernels.supports(streams, fn, scale, base, norm_weight):
-        return kernels.hc_pre(
-            streams, fn, scale, base, sinkhorn_iters, hc_eps, norm_eps, norm_weight
-        )
-    return reference.hc_pre(streams, fn, scale, base, sinkhorn_iters, hc_eps, norm_eps, norm_weight)
+    collapsed, post, comb = _HC_PRE(
+        streams, fn, scale, base, sinkhorn_iters, hc_eps, norm_eps, norm_weight
+    )
+    return collapsed, HyperConnectionPlan(post, comb)
 
 
 def hc_post(output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPlan) -> torch.Tensor:
@@ -64,10 +64,8 @@ def hc_post(output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPl
     Returns:
         ``[T, n, H]`` in the streams' dtype: ``post[k] * output + sum_j comb[j, k] * streams[j]``.
     """
-    kernels = _cpu.usable(output, streams, *plan)
-    if kernels is not None and kernels.supports(streams, *plan) and output.dtype == streams.dtype:
-        return kernels.hc_post(output, streams, plan)
-    return reference.hc_post(output, streams, plan)
+    result: torch.Tensor = _HC_POST(output, streams, *plan)
+    return result
 
 
 def hc_head(
@@ -92,4 +90,112 @@ def hc_head(
     Returns:
         ``[T, H]`` in the streams' dtype.
     """
-    return reference.hc_head(streams, fn, scale, base, hc_eps, norm_eps)
+    result: torch.Tensor = _HC_HEAD(streams, fn, scale, base, hc_eps, norm_eps)
+    return result
+
+
+def sinkhorn(logits: torch.Tensor, *, iters: int, eps: float) -> torch.Tensor:
+    """Make matrices nearly doubly stochastic, as :func:`hc_pre` does with its ``comb``.
+
+    The softmax of each row plus ``eps``; then columns, and ``iters - 1`` times rows and columns,
+    are divided by their sum plus ``eps``.
+
+    Args:
+        logits: ``[..., n, n]`` float32; may be empty.
+        iters: times that the columns are normalised, at least 1.
+        eps: floor of the weights and of the divisions.
+
+    Returns:
+        As ``logits``.
+
+    Raises:
+        InvalidInputError: matrices that are not square, or no iteration.
+    """
+    if logits.dim() < 2 or logits.shape[-1] != logits.shape[-2]:
+        raise InvalidInputError(
+            f"logits of shape {list(logits.shape)}", "they are square matrices", "Unflatten them."
+        )
+    if iters < 1:
+        raise InvalidInputError(f"iters={iters}", "it is at least 1", "Check the config.")
+    result: torch.Tensor = _SINKHORN(logits, iters, eps)
+    return result
+
+
+def _hc_pre_cpu(
+    streams: torch.Tensor,
+    fn: torch.Tensor,
+    scale: torch.Tensor,
+    base: torch.Tensor,
+    sinkhorn_iters: int,
+    hc_eps: float,
+    norm_eps: float,
+    norm_weight: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    arguments = (streams, fn, scale, base, sinkhorn_iters, hc_eps, norm_eps, norm_weight)
+    kernels = _cpu.usable(streams, fn, scale, base, norm_weight)
+    if kernels is not None and kernels.supports(streams, fn, scale, base, norm_weight):
+        collapsed, plan = kernels.hc_pre(*arguments)
+        return collapsed, *plan
+    return reference.hc_pre(*arguments)
+
+
+def _hc_post_cpu(
+    output: torch.Tensor, streams: torch.Tensor, post: torch.Tensor, comb: torch.Tensor
+) -> torch.Tensor:
+    kernels = _cpu.usable(output, streams, post, comb)
+    if (
+        kernels is not None
+        and kernels.supports(streams, post, comb)
+        and output.dtype == streams.dtype
+    ):
+        return kernels.hc_post(output, streams, HyperConnectionPlan(post, comb))
+    return reference.hc_post(output, streams, post, comb)
+
+
+def _collapsed(streams: torch.Tensor) -> torch.Tensor:
+    tokens, _, hidden = streams.shape
+    return torch.empty((tokens, hidden), dtype=streams.dtype, device=streams.device)
+
+
+def _fake_hc_pre(
+    streams: torch.Tensor, *rest: object
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    tokens, n, _ = streams.shape
+    post = torch.empty((tokens, n), dtype=torch.float32, device=streams.device)
+    comb = torch.empty((tokens, n, n), dtype=torch.float32, device=streams.device)
+    return _collapsed(streams), post, comb
+
+
+_HC_PRE = declare(
+    __name__,
+    "hc_pre(Tensor streams, Tensor fn, Tensor scale, Tensor base, int sinkhorn_iters,"
+    " float hc_eps, float norm_eps, Tensor norm_weight) -> (Tensor, Tensor, Tensor)",
+    npu=("torch_npu", "triton"),
+    fake=_fake_hc_pre,
+    cpu=_hc_pre_cpu,
+)
+
+_HC_POST = declare(
+    __name__,
+    "hc_post(Tensor output, Tensor streams, Tensor post, Tensor comb) -> Tensor",
+    npu=("torch_npu", "triton"),
+    fake=lambda output, streams, post, comb: torch.empty_like(
+        streams, memory_format=torch.contiguous_format
+    ),
+    cpu=_hc_post_cpu,
+)
+
+_HC_HEAD = declare(
+    __name__,
+    "hc_head(Tensor streams, Tensor fn, Tensor scale, Tensor base, float hc_eps, float norm_eps)"
+    " -> Tensor",
+    npu=("triton",),
+    fake=lambda streams, *rest: _collapsed(streams),
+)
+
+_SINKHORN = declare(
+    __name__,
+    "sinkhorn(Tensor logits, int iters, float eps) -> Tensor",
+    npu=("torch_npu", "triton"),
+    fake=lambda logits, iters, eps: torch.empty_like(logits, memory_format=torch.contiguous_format),
+)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from ascend_ops_core.ops.hyper_connection.plan import HyperConnectionPlan
 from ascend_ops_core.ops.norm import reference as norm
 
 
-def sinkhorn(comb: torch.Tensor, iters: int, eps: float) -> torch.Tensor:
-    """Make ``[..., n, n]`` nearly doubly stochastic: columns first, then rows and columns."""
+def sinkhorn(logits: torch.Tensor, iters: int, eps: float) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.hyper_connection.sinkhorn`."""
+    comb = logits.softmax(dim=-1) + eps
     comb = comb / (comb.sum(dim=-2, keepdim=True) + eps)
     for _ in range(iters - 1):
         comb = comb / (comb.sum(dim=-1, keepdim=True) + eps)
@@ -27,7 +27,7 @@ def hc_pre(
     hc_eps: float,
     norm_eps: float,
     norm_weight: torch.Tensor,
-) -> tuple[torch.Tensor, HyperConnectionPlan]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """See :func:`ascend_ops_core.ops.hyper_connection.hc_pre`."""
     n = streams.shape[1]
     mixes = F.linear(norm.rms_norm(streams.flatten(1).float(), None, norm_eps), fn)
@@ -35,16 +35,18 @@ def hc_pre(
     pre_base, post_base, comb_base = base.split([n, n, n * n])
     pre = torch.sigmoid(pre_mix * scale[0] + pre_base) + hc_eps
     post = 2 * torch.sigmoid(post_mix * scale[1] + post_base)
-    comb = (comb_mix * scale[2] + comb_base).unflatten(-1, (n, n)).softmax(dim=-1) + hc_eps
-    comb = sinkhorn(comb, sinkhorn_iters, hc_eps)
+    logits = (comb_mix * scale[2] + comb_base).unflatten(-1, (n, n))
+    comb = sinkhorn(logits, sinkhorn_iters, hc_eps)
     collapsed = (pre.unsqueeze(-1) * streams).sum(dim=1).to(streams.dtype)
-    return norm.rms_norm(collapsed, norm_weight, norm_eps), HyperConnectionPlan(post, comb)
+    return norm.rms_norm(collapsed, norm_weight, norm_eps), post, comb
 
 
-def hc_post(output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPlan) -> torch.Tensor:
+def hc_post(
+    output: torch.Tensor, streams: torch.Tensor, post: torch.Tensor, comb: torch.Tensor
+) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.hyper_connection.hc_post`."""
-    spread = plan.post.unsqueeze(-1) * output.float().unsqueeze(-2)
-    mixed = plan.comb.transpose(-1, -2) @ streams.float()
+    spread = post.unsqueeze(-1) * output.float().unsqueeze(-2)
+    mixed = comb.transpose(-1, -2) @ streams.float()
     return (spread + mixed).to(streams.dtype)
 
 
