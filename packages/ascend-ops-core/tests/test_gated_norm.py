@@ -24,10 +24,10 @@ def test_equals_transformers(tokens: int) -> None:
     from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNormGated
 
     x, gate = torch.randn(tokens, 24), torch.randn(tokens, 24)
-    first, last = MambaRMSNormGated(24, eps=EPS), Qwen3NextRMSNormGated(24, eps=EPS)
+    first, last = MambaRMSNormGated(24, 8, eps=EPS), Qwen3NextRMSNormGated(24, eps=EPS)
     for module in (first, last):
         module.weight.data.normal_()
-    got = rms_norm_gated(x, gate, first.weight.data, eps=EPS, norm_before_gate=False)
+    got = rms_norm_gated(x, gate, first.weight.data, eps=EPS, group_size=8, norm_before_gate=False)
     assert_close(got, first(x, gate).detach())
     assert_close(rms_norm_gated(x, gate, last.weight.data, eps=EPS), last(x, gate).detach())
 

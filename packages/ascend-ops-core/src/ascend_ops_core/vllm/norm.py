@@ -8,8 +8,10 @@ import torch
 from torch import nn
 from vllm.config import get_current_vllm_config_or_none
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm, RMSNormGated
+from vllm.model_executor.utils import set_weight_attrs
 from vllm.third_party.flash_linear_attention.ops.kda import FusedRMSNormGated
 
+from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.gated_norm import layer_norm_gated, rms_norm_gated
 from ascend_ops_core.ops.norm import add_rms_norm, gemma_rms_norm, rms_norm, rms_norm_bias
 
@@ -36,18 +38,16 @@ class AscendRMSNorm(RMSNorm):
         if _checkpoint_has_norm_bias():
             values = torch.zeros(hidden_size, dtype=self.weight.dtype)
             self.bias = nn.Parameter(values, requires_grad=False)
-            self.bias.weight_loader = self._bias_weight_loader
+            set_weight_attrs(self.bias, {"weight_loader": self._bias_weight_loader})
 
     def _bias_weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
-        if loaded_weight.numel() == 1 and param.numel() == 1:
-            param.data.fill_(loaded_weight.item())
-        else:
-            if param.shape != loaded_weight.shape:
-                raise ValueError(
-                    f"norm.bias of shape {list(loaded_weight.shape)}: the layer's has "
-                    f"{list(param.shape)}. Check that the checkpoint belongs to this config."
-                )
-            param.data.copy_(loaded_weight)
+        if param.shape != loaded_weight.shape:
+            raise InvalidInputError(
+                f"norm.bias of shape {list(loaded_weight.shape)}",
+                f"the layer's has {list(param.shape)}",
+                "Check that the checkpoint belongs to this config.",
+            )
+        param.data.copy_(loaded_weight)
         self.bias_loaded = True
 
     def forward_oot(
