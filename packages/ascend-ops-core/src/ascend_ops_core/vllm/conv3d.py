@@ -8,7 +8,7 @@ from vllm.model_executor.layers.conv import Conv3dLayer
 from ascend_ops_core.ops.conv3d import conv3d
 
 
-class AscendConv3dLayer(Conv3dLayer):  # type: ignore[misc]
+class AscendConv3dLayer(Conv3dLayer):
     """Arguments as vLLM's."""
 
     def forward_oot(self, x: torch.Tensor) -> torch.Tensor:

@@ -29,15 +29,13 @@ from ascend_ops_core.ops.linear import unquantized_gemm
 from ascend_ops_core.vllm.linear.layout import parallel_layout
 
 
-class AscendUnquantizedEmbeddingMethod(UnquantizedEmbeddingMethod):  # type: ignore[misc]
+class AscendUnquantizedEmbeddingMethod(UnquantizedEmbeddingMethod):
     """Rows and logits by this package's operators; the weight stays as it was loaded."""
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Nothing: rows are gathered from the weight."""
 
-    def apply(
-        self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """Logits ``[T, V / P]`` of ``x [T, H]``."""
         return unquantized_gemm(x, layer.weight, bias)
 
@@ -56,7 +54,7 @@ def _mask_input_for_vocab_range(
     )
 
 
-class AscendVocabParallelEmbedding(VocabParallelEmbedding):  # type: ignore[misc]
+class AscendVocabParallelEmbedding(VocabParallelEmbedding):
     """Token embedding; arguments as vLLM's."""
 
     def __init__(
@@ -88,8 +86,7 @@ class AscendVocabParallelEmbedding(VocabParallelEmbedding):  # type: ignore[misc
         )
         if self._group is not None:
             _reshard(self, self._group)
-        if type(self.quant_method) is UnquantizedEmbeddingMethod:
-            self.quant_method = AscendUnquantizedEmbeddingMethod()
+        _use_our_operators(self)
 
     def forward(self, input_: torch.Tensor) -> torch.Tensor:
         """``[T]`` ids to ``[T, H]``; ids outside of the vocabulary give zeros if it is split."""
@@ -114,7 +111,7 @@ class AscendVocabParallelEmbedding(VocabParallelEmbedding):  # type: ignore[misc
         return embedded.masked_fill_(missing.unsqueeze(-1), 0)
 
 
-class AscendParallelLMHead(ParallelLMHead):  # type: ignore[misc]
+class AscendParallelLMHead(ParallelLMHead):
     """Output head; arguments as vLLM's. :class:`AscendLogitsProcessor` applies it."""
 
     def __init__(
@@ -148,11 +145,10 @@ class AscendParallelLMHead(ParallelLMHead):  # type: ignore[misc]
             _reshard(self, group)
             if bias:
                 self._register_bias()
-        if type(self.quant_method) is UnquantizedEmbeddingMethod:
-            self.quant_method = AscendUnquantizedEmbeddingMethod()
+        _use_our_operators(self)
 
 
-class AscendLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
+class AscendLogitsProcessor(LogitsProcessor):
     """Logits of hidden states; arguments as vLLM's."""
 
     def _get_logits(
@@ -182,6 +178,11 @@ class AscendLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             hidden_states = group.all_gather(hidden_states, 0)
         logits = self._apply_head(lm_head, hidden_states, embedding_bias)
         return lmhead_all_to_all(logits, group)[..., : self.org_vocab_size]
+
+
+def _use_our_operators(layer: Any) -> None:
+    if type(layer.quant_method) is UnquantizedEmbeddingMethod:
+        layer.quant_method = AscendUnquantizedEmbeddingMethod()
 
 
 def _padding(padding_size: int, ranks: int) -> int:

@@ -49,7 +49,7 @@ def _divide(what: str, size: int, parts: int) -> int:
     return size // parts
 
 
-class AscendColumnParallelLinear(ColumnParallelLinear):  # type: ignore[misc]
+class AscendColumnParallelLinear(ColumnParallelLinear):
     """Column-parallel layer; arguments as vLLM's."""
 
     def __init__(
@@ -67,7 +67,7 @@ class AscendColumnParallelLinear(ColumnParallelLinear):  # type: ignore[misc]
         return _forward(self, super().forward, input_)
 
 
-class AscendMergedColumnParallelLinear(MergedColumnParallelLinear):  # type: ignore[misc]
+class AscendMergedColumnParallelLinear(MergedColumnParallelLinear):
     """Several column-parallel weights in one; arguments as vLLM's."""
 
     def __init__(
@@ -93,7 +93,7 @@ class AscendMergedColumnParallelLinear(MergedColumnParallelLinear):  # type: ign
         return _forward(self, super().forward, input_)
 
 
-class AscendQKVParallelLinear(QKVParallelLinear):  # type: ignore[misc]
+class AscendQKVParallelLinear(QKVParallelLinear):
     """Query, key and value projections in one weight; arguments as vLLM's."""
 
     def __init__(
@@ -124,7 +124,7 @@ class AscendQKVParallelLinear(QKVParallelLinear):  # type: ignore[misc]
         return _forward(self, super().forward, input_)
 
 
-class AscendReplicatedLinear(ReplicatedLinear):  # type: ignore[misc]
+class AscendReplicatedLinear(ReplicatedLinear):
     """The whole weight on every rank; arguments as vLLM's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -137,7 +137,7 @@ class AscendReplicatedLinear(ReplicatedLinear):  # type: ignore[misc]
         return self.custom_op.apply(x)
 
 
-class AscendRowParallelLinear(RowParallelLinear):  # type: ignore[misc]
+class AscendRowParallelLinear(RowParallelLinear):
     """Row-parallel layer; arguments as vLLM's."""
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import torch
 from vllm.model_executor.layers.linear import (
@@ -46,15 +47,13 @@ def should_keep_nd(facts: DeviceFacts, prefix: str, weight: torch.Tensor) -> boo
 class AscendUnquantizedLinearMethod(UnquantizedLinearMethod):
     """Products by :func:`ascend_ops_core.ops.linear.unquantized_gemm`; NZ weights on an NPU."""
 
-    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+    def process_weights_after_loading(self, layer: Any) -> None:
         """Lay the weight out as NZ where it is on an NPU and only products read it."""
         weight: torch.Tensor = layer.weight.data
         prefix = getattr(layer, "prefix", "")
         if weight.device.type == "npu" and not should_keep_nd(current_facts(), prefix, weight):
             layer.weight.data = to_nz(weight)
 
-    def apply(
-        self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """``x [..., K] @ weight.T + bias``."""
         return unquantized_gemm(x, layer.weight, bias)
