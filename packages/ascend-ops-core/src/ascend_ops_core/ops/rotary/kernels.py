@@ -16,7 +16,7 @@ from ascend_ops_core.tiling import block_of, next_power_of_two
 # float32 values alive per rotated pair: both channels, both results, two products, cos and sin.
 _PAIR_BYTES = 32
 # Taking alternating channels apart and together again.
-_SPLIT_BYTES = 16
+_SPLIT_BYTES = 48
 # A norm keeps a channel in float32, its square and its product with the weight.
 _NORM_BYTES = 16
 
