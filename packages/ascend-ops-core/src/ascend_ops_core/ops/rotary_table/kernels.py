@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -122,10 +123,10 @@ def mrope_cos_sin(
 
 def _prepared(
     cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor
-) -> tuple[dict[str, torch.Tensor | int], dict[str, int | bool]]:
+) -> tuple[dict[str, Any], dict[str, int | bool]]:
     tokens, pairs = positions.shape[-1], cos.shape[1]
     shape = (tokens, pairs)
-    arguments: dict[str, torch.Tensor | int] = {
+    arguments: dict[str, Any] = {
         "cos_ptr": cos.contiguous(),
         "sin_ptr": sin.contiguous(),
         "positions_ptr": positions.contiguous(),
