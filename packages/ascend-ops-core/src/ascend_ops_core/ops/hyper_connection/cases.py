@@ -75,7 +75,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("one_stream", lambda new: (new.randn(3, 1, 1), 2, 1e-6)),
         Case("three_streams", lambda new: (new.randn(65, 3, 3), ITERATIONS, 1e-6)),
         Case("four_streams", lambda new: (new.randn(1, 63, 4, 4, scale=3.0), ITERATIONS, 1e-6)),
-        Case("one_iteration", lambda new: (new.randn(1000, 2, 2), 1, 1e-3)),
+        Case("one_iteration", lambda new: (new.randn(1000, 3, 3), 1, 1e-3)),
         Case("eight_streams", lambda new: (new.randn(4096, 8, 8), ITERATIONS, 1e-6), large=True),
         Case("v4", lambda new: (new.randn(4096, 4, 4), ITERATIONS, 1e-6), large=True),
     ),

@@ -24,9 +24,7 @@ def _doubly_stochastic(logits, valid, eps, ITERS: tl.constexpr):
     """Softmax over axis 1 of ``[n, n, tokens]``, then Sinkhorn; what is not valid stays 0."""
     logits = tl.where(valid, logits, -1e30)
     y = tl.exp(logits - tl.max(logits, axis=1)[:, None, :])
-    y = tl.where(valid, y, 0.0)
-    total = tl.sum(y, axis=1)
-    y = tl.where(valid, y / _divisor(total)[:, None, :] + eps, 0.0)
+    y = tl.where(valid, y / tl.sum(y, axis=1)[:, None, :] + eps, 0.0)
     y = y / _divisor(tl.sum(y, axis=0) + eps)[None, :, :]
     for _ in range(1, ITERS):
         y = y / _divisor(tl.sum(y, axis=1) + eps)[:, None, :]
