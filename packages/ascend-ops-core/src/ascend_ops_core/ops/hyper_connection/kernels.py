@@ -55,7 +55,7 @@ def _sinkhorn_kernel(
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         first = as_int64(unit) * BLOCK
         t = tl.arange(0, BLOCK)[None, None, :]
-        valid = (j < N) & (k < N) & (t < tokens - first)
+        valid = (j < N) & (k < N) & (t < (tokens - first).to(tl.int32))
         here = first + (j * N + k) * tokens + t
         logits = tl.load(logits_ptr + here, mask=valid, other=0.0)
         y = _doubly_stochastic(logits, valid, eps, ITERS)
@@ -95,7 +95,7 @@ def _plan_kernel(
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         first = as_int64(unit) * BLOCK
         t = tl.arange(0, BLOCK)
-        here = t < tokens - first
+        here = t < (tokens - first).to(tl.int32)
         rms = tl.load(rms_ptr + first + t, mask=here, other=0.0)
         inside = (rows < N)[:, None] & here[None, :]
         out = first + rows[:, None] * tokens + t[None, :]
