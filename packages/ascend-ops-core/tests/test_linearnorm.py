@@ -76,26 +76,6 @@ def test_mrope_pair_by_pair(sections: list[int], interleaved: bool) -> None:
             assert_close(part, wanted)
 
 
-def test_interleaved_sections_equal_qwen3_vl() -> None:
-    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
-
-    qkv, rows, sections = torch.randn(5, 3 * 16), table(50, 16), [4, 2, 2]
-    positions = torch.randint(0, 50, (3, 5))
-    chosen = rows[positions]
-    mixed = [
-        Qwen3VLTextRotaryEmbedding.apply_interleaved_mrope(None, half[:, None].clone(), sections)[0]
-        for half in chosen.chunk(2, dim=-1)
-    ]
-    wanted = split_qkv_rmsnorm_rope(
-        qkv, torch.cat(mixed, dim=-1), torch.arange(5), 1, 1, 16, eps=EPS
-    )
-    got = split_qkv_rmsnorm_mrope(
-        qkv, rows, positions, sections, 1, 1, 16, eps=EPS, interleaved=True
-    )
-    assert torch.equal(got.query, wanted.query)
-    assert torch.equal(got.key, wanted.key)
-
-
 @pytest.mark.oracle("ascend_ops_core::split_qkv_tp_variance", "the norm of one rank with all heads")
 @pytest.mark.oracle("ascend_ops_core::split_qkv_tp_apply", "the norm of one rank with all heads")
 @pytest.mark.parametrize(
