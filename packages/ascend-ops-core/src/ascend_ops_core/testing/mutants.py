@@ -17,7 +17,7 @@ from ascend_ops_core.testing.proofs import interpreter_proofs
 
 @contextmanager
 def mutated(module: ModuleType, original: str, replacement: str) -> Iterator[ModuleType]:
-    """Import a copy of ``module`` in which one piece of text is another.
+    """Import a copy of ``module`` (of a package: its ``__init__``) with other text at one place.
 
     While the block runs the copy stands in ``sys.modules`` for the module.
 
@@ -32,16 +32,18 @@ def mutated(module: ModuleType, original: str, replacement: str) -> Iterator[Mod
     source = inspect.getsource(module)
     if source.count(original) != 1:
         raise ValueError(f"{original!r} occurs {source.count(original)} times in {module.__name__}")
-    package, _, name = module.__name__.rpartition(".")
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         # Triton reads a kernel's source from its file.
-        file = Path(folder) / f"{name}.py"
+        file = Path(folder) / "mutant.py"
         file.write_text(source.replace(original, replacement))
-        spec = importlib.util.spec_from_file_location(module.__name__, file)
+        spec = importlib.util.spec_from_file_location(
+            module.__name__,
+            file,
+            submodule_search_locations=getattr(module, "__path__", None),
+        )
         assert spec is not None
         assert spec.loader is not None
         copy = importlib.util.module_from_spec(spec)
-        copy.__package__ = package
         sys.modules[module.__name__] = copy
         try:
             spec.loader.exec_module(copy)
@@ -55,7 +57,7 @@ def assert_noticed(qualified_name: str, original: str, replacement: str) -> None
 
     Args:
         qualified_name: ``package::name``.
-        original: text that occurs once in the family's ``kernels.py``.
+        original: text that occurs once in the family's ``kernels``.
         replacement: the faulty text.
     """
     operator = find(qualified_name)

@@ -16,7 +16,7 @@ def most_rows(facts: DeviceFacts, dtype: torch.dtype, width: int, rows: int) -> 
 
     A2 and A3 narrow to int8 by way of int32, for which their compiler pads a tile to 32 rows and a
     vector not at all. So narrow tiles get up to 32 rows there and wide ones a single row, which
-    :func:`triton_formats.rounded_to_int8` narrows as a vector.
+    :func:`kernels.rounded_to_int8` narrows as a vector.
 
     Args:
         facts: the device family tiled for.

@@ -14,7 +14,7 @@ from ascend_ops_core.devices import current_facts
 from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
 from ascend_ops_core.ops.quantization.formats import LARGEST
-from ascend_ops_core.ops.quantization.triton_formats import (
+from ascend_ops_core.ops.quantization.kernels import (
     divided,
     e4m3_bits,
     e4m3_values,

@@ -11,7 +11,7 @@ import triton.language as tl
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
-from ascend_ops_core.ops.quantization.triton_formats import (
+from ascend_ops_core.ops.quantization.kernels import (
     e2m1_codes,
     e2m1_values,
     e4m3_bits,

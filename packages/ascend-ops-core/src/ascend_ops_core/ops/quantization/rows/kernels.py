@@ -10,14 +10,14 @@ from ascend_ops_core.devices import current_facts
 from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
 from ascend_ops_core.ops.quantization.formats import LARGEST
-from ascend_ops_core.ops.quantization.tiles import most_rows
-from ascend_ops_core.ops.quantization.triton_formats import (
+from ascend_ops_core.ops.quantization.kernels import (
     divided,
     e4m3_bits,
     magnitude,
     rounded_to_int8,
     saturated,
 )
+from ascend_ops_core.ops.quantization.tiles import most_rows
 from ascend_ops_core.tiling import SHARE, block_of, next_power_of_two, tile_bytes, tile_rows
 
 # Bytes alive per element besides what is loaded and stored: float32 copies of the value, its

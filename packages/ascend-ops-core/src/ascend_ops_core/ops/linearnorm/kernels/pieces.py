@@ -4,9 +4,6 @@ A head is three tiles: the first and second half of its rotated channels, and th
 is taken apart or joined in the unified buffer.
 """
 
-# Constants of Triton kernels are in capitals.
-# ruff: noqa: N803
-
 from __future__ import annotations
 
 import triton

@@ -11,7 +11,7 @@ import triton.language as tl
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
-from ascend_ops_core.ops.linearnorm.pieces import copy_heads, norm_and_rotate, table_row
+from ascend_ops_core.ops.linearnorm.kernels.pieces import copy_heads, norm_and_rotate, table_row
 from ascend_ops_core.tiling import block_of, next_power_of_two, tile_rows
 
 _Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
