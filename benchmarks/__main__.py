@@ -101,6 +101,17 @@ def profile(
         typer.echo(f"{part.label:40} {part.milliseconds:8.2f} ms {part.share:7.1%}")
 
 
+@app.command()
+def overhead() -> None:
+    """Host cost of calling an operator, against a plain function and torch's custom_op."""
+    from benchmarks import op_overhead
+
+    costs = op_overhead.measure()
+    op_overhead.write(costs)
+    for cost in costs:
+        typer.echo(f"{cost.way:36} {cost.microseconds:8.2f} us {cost.ratio:6.2f}x")
+
+
 def _ensure_checkpoint(directory: Path, dtype: str) -> None:
     if (directory / "model.safetensors").exists():
         return

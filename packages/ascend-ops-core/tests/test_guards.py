@@ -49,7 +49,7 @@ def test_every_tensor_of_the_arguments_is_fenced() -> None:
 
 def test_a_mutant_differs_inside_its_block_only() -> None:
     name = reference.__name__
-    with mutated(reference, "+ eps)", "+ 1.0)") as mutant:
+    with mutated(reference, "keepdim=True) + eps", "keepdim=True) + 1.0") as mutant:
         assert sys.modules[name] is mutant
         x = torch.randn(2, 8)
         assert not torch.equal(mutant.rms_norm(x, None, 0.0), reference.rms_norm(x, None, 0.0))

@@ -81,12 +81,15 @@ class Case:
         make: returns the arguments in the schema's order.
         large: a size that is used in production; only its shapes are used (compile, contract).
         scale: magnitude of the terms that are summed, for the tolerance of float results.
+        unspecified: NPU implementations whose documentation does not say what comes out for these
+            values; the proof on the simulated device takes the next one.
     """
 
     name: str
     make: Callable[[Inputs], tuple[Any, ...]]
     large: bool = False
     scale: float = 1.0
+    unspecified: tuple[str, ...] = ()
 
     def arguments(self, device: str = "cpu") -> tuple[Any, ...]:
         """Make the arguments, the same at every call."""

@@ -68,7 +68,7 @@ def test_more_than_the_device_has_is_refused() -> None:
     _, total = torch.npu.mem_get_info()
     refused = torch.npu.memory_stats()["num_ooms"]
     with pytest.raises(torch.OutOfMemoryError, match="more were asked for"):
-        torch.empty(total, dtype=torch.int8, device="npu")
+        torch.empty(total + 1, dtype=torch.int8, device="npu")
     assert torch.npu.memory_stats()["num_ooms"] == refused + 1
 
 

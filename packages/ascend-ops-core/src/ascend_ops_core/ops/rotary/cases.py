@@ -107,6 +107,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("odd", _two(3, (3, 1), 24, 12)),
         Case("part", _two(65, (3, 2), 20, 4, dtype=F16)),
         Case("interleaved", _two(63, (2, 3), 16, 8, True, BF16)),
+        Case("whole_heads", _two(5, (4, 2), 64, 32)),
         Case("cut_from_qkv", _cut_from_qkv),
         Case("llama", _two(2048, (32, 8), 128, 64, dtype=BF16), large=True),
         Case("minimax_m3", _two(2048, (64, 4), 128, 32, dtype=BF16), large=True),

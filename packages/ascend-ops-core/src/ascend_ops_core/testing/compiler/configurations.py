@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -92,9 +93,14 @@ def compile_all(chosen: Sequence[Configuration], workers: int = 2) -> list[Compi
     """
     global _shared
     _shared = chosen
+    # A child that collected the parent's compiler contexts would wait for threads it does not have.
+    gc.collect()
+    gc.freeze()
     # Forked, since jit functions cannot be sent to another process.
     with multiprocessing.get_context("fork").Pool(workers) as pool:
-        return pool.map(_compile_one, range(len(chosen)), chunksize=1)
+        reports = pool.map(_compile_one, range(len(chosen)), chunksize=1)
+    gc.unfreeze()
+    return reports
 
 
 _shared: Sequence[Configuration] = ()

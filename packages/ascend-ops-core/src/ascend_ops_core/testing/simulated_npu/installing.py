@@ -64,6 +64,12 @@ def install(
                 f"simulated NPU {asked}", f"this process has {here}", "Use another process."
             )
         return
+    if torch._C._get_privateuse1_backend_name() != "privateuseone":
+        raise InvalidInputError(
+            "simulated NPU",
+            f"this process has the accelerator {torch._C._get_privateuse1_backend_name()!r}",
+            "Set TORCH_DEVICE_BACKEND_AUTOLOAD=0 so that none is loaded.",
+        )
     total = memory_bytes or facts.figure("hbm_bytes").value or USUAL_MEMORY
     contract = None
     if with_contract:
@@ -87,12 +93,6 @@ def _check(devices: int, kernels: str) -> None:
             f"TRITON_INTERPRET={os.environ.get('TRITON_INTERPRET')!r}",
             "kernels='interpreter' needs it to be 1 before a kernel's module is imported",
             "Set TRITON_INTERPRET=1 before Python starts, or choose kernels='reference'.",
-        )
-    if torch._C._get_privateuse1_backend_name() != "privateuseone":
-        raise InvalidInputError(
-            "simulated NPU",
-            f"this process has the accelerator {torch._C._get_privateuse1_backend_name()!r}",
-            "Set TORCH_DEVICE_BACKEND_AUTOLOAD=0 so that none is loaded.",
         )
 
 

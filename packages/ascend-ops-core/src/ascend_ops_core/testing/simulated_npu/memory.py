@@ -99,7 +99,7 @@ class Memory:
 
     def _new(self, start: int, size: int, device: int) -> _Allocation:
         here = self.devices[device]
-        if here.allocated + size > here.reserved or len(self._starts) > self._look_at:
+        if here.allocated + size > here.peak or len(self._starts) > self._look_at:
             self._look()
         if here.allocated + size > here.total:
             here.refused += 1

@@ -67,7 +67,7 @@ def block_quantize(
         raise InvalidInputError(
             f"min_magnitude={min_magnitude}", "it is finite and at least 0", "Leave it at 0."
         )
-    return _BLOCK_QUANTIZE(  # type: ignore[no-any-return]
+    return _BLOCK_QUANTIZE(
         x, dtype, rows, scale_dtype, min_magnitude
     )
 
@@ -108,7 +108,7 @@ def block_dequantize(
             f"float32, or uint8 for powers of two, of shape {wanted}",
             "See block_quantize.",
         )
-    return _BLOCK_DEQUANTIZE(q, scale, rows, dtype)  # type: ignore[no-any-return]
+    return _BLOCK_DEQUANTIZE(q, scale, rows, dtype)
 
 
 def scale_shape(shape: torch.Size, rows: int) -> tuple[int, ...]:

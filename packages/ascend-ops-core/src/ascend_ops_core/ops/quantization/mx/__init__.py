@@ -47,7 +47,7 @@ def mxfp8_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     check_values("x", x)
     _check_blocks("x", x.shape[-1])
-    return _MXFP8_QUANTIZE(x)  # type: ignore[no-any-return]
+    return _MXFP8_QUANTIZE(x)
 
 
 def mxfp8_dequantize(
@@ -69,7 +69,7 @@ def mxfp8_dequantize(
     _check_dtype("q", q, torch.float8_e4m3fn)
     check_result(dtype)
     _check_blocks("q", q.shape[-1])
-    return _MXFP8_DEQUANTIZE(  # type: ignore[no-any-return]
+    return _MXFP8_DEQUANTIZE(
         q, _checked_scale(scale, q.shape, q.shape[-1]), dtype
     )
 
@@ -92,7 +92,7 @@ def mxfp4_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     check_values("x", x)
     _check_blocks("x", x.shape[-1])
-    return _MXFP4_QUANTIZE(x)  # type: ignore[no-any-return]
+    return _MXFP4_QUANTIZE(x)
 
 
 def mxfp4_dequantize(
@@ -114,7 +114,7 @@ def mxfp4_dequantize(
     _check_dtype("q", q, torch.uint8)
     check_result(dtype)
     _check_blocks("unpacked q", 2 * q.shape[-1])
-    return _MXFP4_DEQUANTIZE(  # type: ignore[no-any-return]
+    return _MXFP4_DEQUANTIZE(
         q, _checked_scale(scale, q.shape, 2 * q.shape[-1]), dtype
     )
 
@@ -136,7 +136,7 @@ def fp4_pack(codes: torch.Tensor) -> torch.Tensor:
         raise InvalidInputError(
             f"codes {tuple(codes.shape)}", "two codes fill a byte", "Pad the last axis by one."
         )
-    return _FP4_PACK(codes)  # type: ignore[no-any-return]
+    return _FP4_PACK(codes)
 
 
 def fp4_unpack(packed: torch.Tensor) -> torch.Tensor:
@@ -152,7 +152,7 @@ def fp4_unpack(packed: torch.Tensor) -> torch.Tensor:
         InvalidInputError: another dtype.
     """
     _check_dtype("packed", packed, torch.uint8)
-    return _FP4_UNPACK(packed)  # type: ignore[no-any-return]
+    return _FP4_UNPACK(packed)
 
 
 def _check_dtype(name: str, value: torch.Tensor, dtype: torch.dtype) -> None:

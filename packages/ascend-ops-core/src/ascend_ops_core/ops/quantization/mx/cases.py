@@ -38,7 +38,8 @@ def _bits(new: Inputs, *shape: int) -> torch.Tensor:
 _QUANTIZE = (
     Case("no_rows", lambda new: (new.randn(0, 64),)),
     Case("one_block", lambda new: (new.randn(32, scale=9.0),)),
-    Case("special", lambda new: (_special(new),)),
+    # torch_npu's documentation is silent about rows that are not finite.
+    Case("special", lambda new: (_special(new),), unspecified=("torch_npu",)),
     Case("half", lambda new: (new.randn(3, 5, 96, dtype=F16),)),
     Case("bfloat16", lambda new: (new.randn(65, 64, dtype=BF16),)),
     Case("strided", lambda new: (new.randn(9, 256)[:, 64:192],)),

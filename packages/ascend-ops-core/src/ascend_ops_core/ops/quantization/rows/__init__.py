@@ -44,7 +44,7 @@ def dynamic_quantize(
     if smooth is not None:
         check_values("smooth", smooth)
         _check_vector("smooth", smooth, (x.shape[-1],))
-    return _DYNAMIC_QUANTIZE(x, smooth, dtype)  # type: ignore[no-any-return]
+    return _DYNAMIC_QUANTIZE(x, smooth, dtype)
 
 
 def per_token_head_quantize(
@@ -109,7 +109,7 @@ def static_quantize(
                 f"offset for {dtype}", "a float format is symmetric", "Leave it out."
             )
         _check_vector("offset", offset, (scale.shape[0],))
-    return _STATIC_QUANTIZE(x, scale, offset, dtype)  # type: ignore[no-any-return]
+    return _STATIC_QUANTIZE(x, scale, offset, dtype)
 
 
 def _check_width(x: torch.Tensor) -> None:
