@@ -8,6 +8,7 @@ Kernels for which the front end calls Ascend's library (cumsum, gather, sort) ca
 from __future__ import annotations
 
 import ctypes
+import inspect
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ import torch
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.launch import Launch
 from ascend_ops_core.testing.compiler.bishengir import shortened
+from ascend_ops_core.testing.compiler.fingerprint import plain_function
 from ascend_ops_core.testing.compiler.lowering import lower
 from ascend_ops_core.testing.compiler.signature import constants_of, signature_of
 from ascend_ops_core.testing.compiler.toolchain import missing as compiler_missing
@@ -145,8 +147,10 @@ class LoweredRunner:
         function = self._library(lowered.linalg)
         spare = [torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8) for _ in range(2)]
         passed = [word for tensor in spare for word in _memref(tensor)]
-        for name, kind in signature.items():
-            passed += _words(launch.arguments[name], kind)
+        # In the kernel's order, which need not be the launch's.
+        for name in inspect.signature(plain_function(launch.kernel)).parameters:
+            if name in signature:
+                passed += _words(launch.arguments[name], signature[name])
         grid = [ctypes.c_int32(size) for size in (launch.grid, 1, 1)]
         zero = ctypes.c_int32(0)
         for program in range(launch.grid):

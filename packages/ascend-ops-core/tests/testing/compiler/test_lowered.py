@@ -34,6 +34,15 @@ def test_every_program_of_a_grid_stride_loop_runs(kernel: Kernel, runner: Lowere
 
 
 @pytest.mark.compile
+def test_launch_may_name_arguments_in_any_order(kernel: Kernel, runner: LoweredRunner) -> None:
+    x, y = torch.randn(2, 64)
+    out = torch.full((64,), torch.nan)
+    arguments = {"programs": 1, "out_ptr": out, "y_ptr": y, "x_ptr": x}
+    runner.run(Launch(kernel("add"), 1, arguments, {"BLOCK": 64}))
+    assert torch.equal(out, x + y)
+
+
+@pytest.mark.compile
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_tail_is_not_written(kernel: Kernel, runner: LoweredRunner, dtype: torch.dtype) -> None:
     memory = torch.randn(200).to(dtype)
