@@ -39,7 +39,10 @@ _ERRORS = (
     ("ub_overflow", r"\bub overflow"),
     ("l1_overflow", r"\b(?:cbuf|l1) overflow"),
     ("l0_overflow", r"\b(?:l0[abc]|c[abc]) overflow"),
-    ("crash", r"PLEASE submit a bug report|Stack dump|Segmentation fault|Assertion `"),
+    (
+        "crash",
+        r"PLEASE submit a bug report|Stack dump|Segmentation fault|Assertion `|with status -\d",
+    ),
     ("unsupported_type", r"(?i)unsupported (?:data ?)?type|type \S+ (?:is )?not supported|\bfp8"),
     ("unsupported_op", r"failed to legalize operation|not supported|Unsupported"),
     ("invalid_ir", r"error: '[\w.]+' op"),
@@ -101,7 +104,7 @@ def compile_linalg(
     module = folder / "module.hivm.opt.mlir"
     if done.returncode != 0 or not module.exists():
         message = _message(output) or f"bishengir-compile ended with status {done.returncode}"
-        return Compiled("", None, (), message, classify(output))
+        return Compiled("", None, (), message, classify(f"{output}\n{message}"))
     allocated = _ALLOCATED.findall(output)
     return Compiled(
         module.read_text(),

@@ -59,9 +59,14 @@ def compile_kernel(
         folder = Path(temporary) if keep is None else keep.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         report = _compile(kernel, checked(signature), constants, facts, options, tools, folder)
+        if report.error_class == "crash":
+            # triton-adapter-opt crashes now and then on kernels that it compiles the next time.
+            report = _compile(kernel, signature, constants, facts, options, tools, folder)
+            if report.error_class == "crash":
+                report = replace(report, error=f"crashed twice: {report.error}")
     report = replace(report, key=key, seconds=round(time.perf_counter() - start, 2))
-    # A time-out says something about the machine as well.
-    if cache and report.error_class != "timeout":
+    # Both say something about the machine or the moment as well.
+    if cache and report.error_class not in ("timeout", "crash"):
         _store(stored, report)
     return report
 
