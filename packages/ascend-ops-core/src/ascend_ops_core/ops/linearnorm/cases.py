@@ -106,6 +106,11 @@ CASES: dict[str, tuple[Case, ...]] = {
             lambda new: _one(new, 512, (16, 2, 256), 64, dtype=BF16, gated=True),
             large=True,
         ),
+        Case(
+            "qwen3_next_tp2",
+            lambda new: _one(new, 512, (8, 1, 256), 64, dtype=BF16, gated=True),
+            large=True,
+        ),
     ),
     "split_qkv_rmsnorm_mrope": (
         Case("no_tokens", lambda new: _one(new, 0, (4, 2, 16), 16, sections=(4, 2, 2))),
