@@ -108,8 +108,8 @@ def write(costs: list[Cost]) -> None:
         "",
         f"Measured {today} with `./tools/dev bench -- overhead` on {cpu_name()}, Python "
         f"{facts['Python']}, torch {facts['torch']}: the same definition (an RMS norm of one row "
-        f"of eight) called in four ways, in turn, median of {_ROUNDS} rounds of {_CALLS} calls, on a "
-        "CPU. What differs is the call alone. Ratios are to the plain function.",
+        f"of eight) called in four ways, in turn, median of {_ROUNDS} rounds of {_CALLS} calls, on "
+        "a CPU. What differs is the call alone. Ratios are to the plain function.",
         "",
         "| way | microseconds | above the plain function | ratio |",
         "|---|---|---|---|",

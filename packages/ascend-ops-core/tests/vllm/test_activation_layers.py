@@ -12,7 +12,10 @@ pytestmark = pytest.mark.engine
 @pytest.fixture(autouse=True)
 def _config() -> object:
     from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.platforms import current_platform
 
+    # vLLM's classes look their CPU operators up when they are made.
+    current_platform.import_kernels()
     with set_current_vllm_config(VllmConfig()):
         yield
 

@@ -31,42 +31,37 @@ def _linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x.double() @ weight.double().T
 
 
-def _on(rank: int, folder: Path, check: Callable[[int, Any], None]) -> None:
-    report, text = folder / f"rank{rank}", "passed"
-    try:
-        from vllm.config import VllmConfig, set_current_vllm_config
-        from vllm.distributed import parallel_state
+def _on(rank: int, folder: Path) -> None:
+    """Run every check as one of two processes and leave a report of each."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import parallel_state
 
-        torch.set_num_threads(1)
-        with set_current_vllm_config(VllmConfig()):
-            parallel_state.init_distributed_environment(
-                2, rank, f"file://{folder}/rendezvous", rank, "gloo"
-            )
-            parallel_state.initialize_model_parallel(2)
-            with torch.inference_mode():
+    torch.set_num_threads(1)
+    with set_current_vllm_config(VllmConfig()), torch.inference_mode():
+        parallel_state.init_distributed_environment(
+            2, rank, f"file://{folder}/rendezvous", rank, "gloo"
+        )
+        parallel_state.initialize_model_parallel(2)
+        for check in CHECKS:
+            text = "passed"
+            try:
                 check(rank, parallel_state.get_tp_group())
-    except BaseException:
-        text = traceback.format_exc()
-    report.write_text(text)
+            except Exception:
+                text = traceback.format_exc()
+            (folder / f"{check.__name__}.{rank}").write_text(text)
 
 
-@pytest.fixture
-def on_two_ranks(tmp_path: Path) -> Callable[[Callable[[int, Any], None]], None]:
-    """Run a check in two processes that are tensor-parallel to each other."""
-
-    def run(check: Callable[[int, Any], None]) -> None:
-        # Forked processes would inherit the threads of this one's kernels.
-        ranks = [
-            subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path), check.__name__])
-            for rank in range(2)
-        ]
-        for process in ranks:
-            process.wait(400)
-        reports = [tmp_path / f"rank{rank}" for rank in range(2)]
-        texts = [one.read_text() if one.exists() else "no report" for one in reports]
-        assert texts == ["passed", "passed"], "\n".join(texts)
-
-    return run
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with what two processes, tensor-parallel to each other, found."""
+    folder = tmp_path_factory.mktemp("ranks")
+    # Forked processes would inherit the threads of this one's kernels.
+    ranks = [
+        subprocess.Popen([sys.executable, __file__, str(rank), str(folder)]) for rank in range(2)
+    ]
+    for process in ranks:
+        process.wait(400)
+    return folder
 
 
 def _tensor_parallel(rank: int, group: Any) -> None:
@@ -228,10 +223,15 @@ def _load(layer: Any, name: str, whole: torch.Tensor, *shard: Any) -> None:
     parameter.weight_loader(parameter, whole, *shard)
 
 
-@pytest.mark.parametrize("check", [_tensor_parallel, _own_tokens, _vocabulary])
-def test_equals_the_unsharded_layers(check: Callable[..., None], on_two_ranks: Any) -> None:
-    on_two_ranks(check)
+CHECKS: tuple[Callable[[int, Any], None], ...] = (_tensor_parallel, _own_tokens, _vocabulary)
+
+
+@pytest.mark.parametrize("check", [check.__name__ for check in CHECKS])
+def test_equals_the_unsharded_layers(check: str, reports: Path) -> None:
+    files = [reports / f"{check}.{rank}" for rank in range(2)]
+    texts = [one.read_text() if one.exists() else "no report" for one in files]
+    assert texts == ["passed", "passed"], "\n".join(texts)
 
 
 if __name__ == "__main__":
-    _on(int(sys.argv[1]), Path(sys.argv[2]), globals()[sys.argv[3]])
+    _on(int(sys.argv[1]), Path(sys.argv[2]))
