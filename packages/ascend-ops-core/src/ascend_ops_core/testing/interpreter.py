@@ -31,22 +31,25 @@ def interpreter() -> Iterator[None]:
             "the interpreter is chosen when a kernel's module is imported",
             "Set TRITON_INTERPRET=1 before Python starts.",
         )
-    _mend_bfloat16_dot()
+    _mend_bfloat16()
     with executor(interpret):
         yield
 
 
 def interpret(launch: Launch) -> None:
     """Execute one launch on CPU tensors."""
-    _mend_bfloat16_dot()
-    launch.kernel[(launch.grid,)](**launch.arguments, **launch.constants)
+    _mend_bfloat16()
+    # The interpreter allocates a view of every tensor; those need no fences.
+    with torch._C.DisableTorchFunction():
+        launch.kernel[(launch.grid,)](**launch.arguments, **launch.constants)
 
 
 @cache
-def _mend_bfloat16_dot() -> None:
-    """Let ``tl.dot`` of bfloat16 multiply numbers.
+def _mend_bfloat16() -> None:
+    """Let bfloat16 values multiply and round as on hardware.
 
-    Triton's interpreter holds bfloat16 as 16-bit integers and hands those to numpy's matmul.
+    Triton's interpreter holds bfloat16 as 16-bit integers. It hands those to numpy's matmul, and
+    it cuts float32 off where every device rounds to the nearest, ties to even.
     """
     import numpy as np
     import triton.language as tl
@@ -54,7 +57,7 @@ def _mend_bfloat16_dot() -> None:
 
     handle = triton_interpreter.TensorHandle
     builder = triton_interpreter.InterpreterBuilder
-    original = builder.create_dot
+    multiply, cast = builder.create_dot, builder.cast_impl
 
     def widened(operand: Any) -> Any:
         if operand.dtype.scalar != tl.bfloat16:
@@ -63,19 +66,26 @@ def _mend_bfloat16_dot() -> None:
         return handle(bits.view(np.float32), tl.float32)
 
     def create_dot(self: Any, a: Any, b: Any, accumulator: Any, *rest: Any) -> Any:
-        return original(self, widened(a), widened(b), accumulator, *rest)
+        return multiply(self, widened(a), widened(b), accumulator, *rest)
+
+    def cast_impl(self: Any, source: Any, target: Any) -> Any:
+        types = (source.dtype.scalar, target.scalar)
+        if types == (tl.bfloat16, tl.float32):
+            return widened(source)
+        if types == (tl.float32, tl.bfloat16):
+            return handle(_rounded_to_bfloat16(source.data), tl.bfloat16)
+        return cast(self, source, target)
 
     builder.create_dot = create_dot
+    builder.cast_impl = cast_impl
 
 
-def bfloat16_dot_needs_mending() -> bool:
-    """Whether the installed Triton still has the defect (a test watches this)."""
-    from triton.runtime import interpreter as triton_interpreter
+def _rounded_to_bfloat16(values: Any) -> Any:
+    """The 16 bits of float32 values, as numpy arrays."""
+    import numpy as np
 
-    source = triton_interpreter.InterpreterBuilder.create_dot.__code__
-    return "bfloat16" not in source.co_names
-
-
-def interpreted_device(device: torch.device) -> bool:
-    """Whether the interpreter can read tensors of ``device`` in place."""
-    return device.type == "cpu"
+    bits = np.asarray(values, dtype=np.float32).view(np.uint32).astype(np.int64)
+    to_nearest_even = bits + 0x7FFF + ((bits >> 16) & 1)
+    # That sum would carry a NaN's fraction into its exponent or sign.
+    quiet = bits | 0x400000
+    return (np.where(np.isnan(values), quiet, to_nearest_even) >> 16).astype(np.uint16)
