@@ -39,6 +39,25 @@ def test_a_read_outside_is_nan() -> None:
     assert copy._buffer[start + 4].isnan()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "wider"),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.float32, torch.float64),
+        (torch.int32, torch.int32),
+    ],
+    ids=str,
+)
+def test_one_fence_written_into_another_is_found(dtype: torch.dtype, wider: torch.dtype) -> None:
+    source, target = Guarded(torch.ones(4, dtype=dtype)), Guarded(torch.ones(4, dtype=dtype))
+    behind = source.tensor.storage_offset() + 4
+    target._buffer[behind] = (source._buffer[behind].to(wider) * 1).to(dtype)
+    source.assert_fences()
+    with pytest.raises(AssertionError, match="out of bounds"):
+        target.assert_fences()
+
+
 def test_every_tensor_of_the_arguments_is_fenced() -> None:
     arguments = (torch.ones(2), [torch.zeros(0), torch.ones(1, 3)], None, 3)
     copies, guards = guarded(arguments)

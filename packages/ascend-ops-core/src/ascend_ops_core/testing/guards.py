@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,17 @@ from torch.overrides import TorchFunctionMode
 
 # No tile is larger than the unified buffer, so a tile that starts inside ends within the fence.
 _FENCE_BYTES = 256 * 1024
+
+_NUMBERS = itertools.cycle(range(1, 64))
+
+# An integer of the same size, the bits of a NaN in it, and the place of a number in the NaN's
+# fraction, which is the same place in every dtype, so that conversions keep it.
+_NAN_BITS = {
+    torch.bfloat16: (torch.int16, 0x7FC0, 0),
+    torch.float16: (torch.int16, 0x7E00, 3),
+    torch.float32: (torch.int32, 0x7FC00000, 16),
+    torch.float64: (torch.int64, 0x7FF8 << 48, 45),
+}
 
 _ALLOCATIONS = {
     torch.empty,
@@ -29,8 +41,9 @@ _ALLOCATIONS = {
 class Guarded:
     """A copy of a CPU tensor inside a larger buffer.
 
-    The fences hold NaN (or the most negative integer), so a kernel that reads past an end
-    computes nonsense and one that writes there is caught by :meth:`assert_fences`.
+    The fences hold NaN (or integers near the lowest), so a kernel that reads past an end computes
+    nonsense and one that writes there is caught by :meth:`assert_fences`. Neighbours have other
+    NaNs: a kernel that reads and writes past the end carries one fence into another.
 
     Attributes:
         tensor: the copy, with the shape and strides of the original.
@@ -40,23 +53,19 @@ class Guarded:
         spanned = _span(original)
         fence = -(-_FENCE_BYTES // original.element_size())
         self._buffer = torch.empty(fence + spanned + fence, dtype=original.dtype)
-        self._buffer.fill_(_fence_value(original.dtype))
+        _fill_with_fence(self._buffer, next(_NUMBERS))
         self.tensor = self._buffer.as_strided(original.shape, original.stride(), fence)
         self.tensor.copy_(original)
-        # What lies between the rows of a strided view must survive as well.
-        inside = torch.zeros(self._buffer.shape, dtype=torch.bool)
-        inside.as_strided(original.shape, original.stride(), fence).fill_(True)
-        self._outside = ~inside
-        self._kept = self._bits()
+        self._kept = self._buffer.clone()
+        self._place = (original.shape, original.stride(), fence)
 
     def assert_fences(self) -> None:
-        """Fail if anything outside of the tensor was written."""
-        changed = (self._bits() != self._kept).nonzero()
-        assert changed.numel() == 0, f"written out of bounds at byte {int(changed[0])}"
-
-    def _bits(self) -> torch.Tensor:
-        bits = self._buffer.view(torch.uint8).view(self._buffer.shape[0], -1)
-        return bits[self._outside].clone().flatten()
+        """Fail if anything outside of the tensor was written, between its rows as well."""
+        self._kept.as_strided(*self._place).copy_(self.tensor)
+        kept, found = self._kept.view(torch.uint8), self._buffer.view(torch.uint8)
+        if not torch.equal(kept, found):
+            byte = int((kept != found).nonzero()[0])
+            raise AssertionError(f"written out of bounds at byte {byte}")
 
 
 def guarded(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Guarded]]:
@@ -113,9 +122,17 @@ def _span(tensor: torch.Tensor) -> int:
     return 1 + sum((size - 1) * stride for size, stride in steps)
 
 
-def _fence_value(dtype: torch.dtype) -> float | int | bool:
-    if dtype == torch.bool:
-        return True
-    if dtype.is_floating_point:
-        return float("nan")
-    return torch.iinfo(dtype).min if dtype.is_signed else torch.iinfo(dtype).max
+def _fill_with_fence(buffer: torch.Tensor, number: int) -> None:
+    """Fill with NaN, or with an integer near the lowest, that tells ``number`` below 64."""
+    dtype = buffer.dtype
+    if dtype in _NAN_BITS:
+        integer, nan, shift = _NAN_BITS[dtype]
+        buffer.view(integer).fill_(nan + (number << shift))
+    elif dtype.is_floating_point:
+        buffer.fill_(float("nan"))
+    elif dtype == torch.bool:
+        buffer.fill_(True)
+    elif dtype.is_signed:
+        buffer.fill_(torch.iinfo(dtype).min + number)
+    else:
+        buffer.fill_(torch.iinfo(dtype).max - number)
