@@ -75,21 +75,27 @@ class InterpreterProof(Proof):
 
 def interpreter_proofs(namespace: str) -> list[InterpreterProof]:
     """One proof for every small case of every operator that has a Triton kernel."""
-    return [
-        InterpreterProof(operator, case, family, "interpreter")
-        for operator, case in small_cases(namespace)
-        if "triton" in operator.npu
-        for family in TRITON_FAMILIES
-        if _taken(operator, "triton", family, case)
-    ]
+    return [proof for operator in operators(namespace) for proof in proofs_of_kernels(operator)]
+
+
+def proofs_of_kernels(operator: Operator) -> Iterator[InterpreterProof]:
+    """The same for one operator, in the order of its cases."""
+    if "triton" in operator.npu:
+        for case in _small(operator):
+            for family in TRITON_FAMILIES:
+                if _taken(operator, "triton", family, case):
+                    yield InterpreterProof(operator, case, family, "interpreter")
 
 
 def small_cases(namespace: str) -> Iterator[tuple[Operator, Case]]:
     """Every operator of a package with each of its cases that has values."""
     for operator in operators(namespace):
-        for case in cases_of(operator):
-            if not case.large:
-                yield operator, case
+        for case in _small(operator):
+            yield operator, case
+
+
+def _small(operator: Operator) -> list[Case]:
+    return [case for case in cases_of(operator) if not case.large]
 
 
 def compare_with_definition(

@@ -58,6 +58,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("nothing", lambda new: (new.randn(0, 5),)),
         Case("one", lambda new: (new.randn(1),)),
         Case("odd", lambda new: (new.randn(63, 65, scale=4.0),)),
+        Case("many_blocks", lambda new: (new.randn(3, 7001, scale=4.0),)),
         Case("ragged", lambda new: (new.randn(3, 1000, dtype=BF16),)),
         Case("strided", lambda new: (new.randn(9, 130, dtype=F16)[:, ::2],)),
         Case("clip_vision", lambda new: (new.randn(8 * 257, 4096, dtype=BF16),), large=True),

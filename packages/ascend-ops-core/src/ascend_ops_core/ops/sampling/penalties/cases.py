@@ -12,10 +12,13 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
 def _inputs(new: Inputs, rows: int, vocabulary: int, dtype: torch.dtype = F32) -> tuple[Any, ...]:
+    mask = new.randint(0, 2, rows, vocabulary, dtype=torch.bool)
+    # Half of the tokens were not sampled yet.
+    sampled = new.randint(0, 2, rows, vocabulary, dtype=torch.int32)
     return (
         new.randn(rows, vocabulary, dtype=dtype, scale=4.0),
-        new.randint(0, 2, rows, vocabulary, dtype=torch.bool),
-        new.randint(-2, 4, rows, vocabulary, dtype=torch.int32).clamp(min=0),
+        mask,
+        sampled * new.randint(1, 4, rows, vocabulary, dtype=torch.int32),
         new.rand(rows) + 0.5,
         new.randn(rows),
         new.randn(rows),
