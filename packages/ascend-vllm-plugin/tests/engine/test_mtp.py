@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from ascend_models_deepseek.testing import MtpOracle, Speculation, random_prompt
 
@@ -81,3 +83,33 @@ def test_prefix_hit(engine: Engine, checkpoints: Checkpoints) -> None:
     results = [engine.run([request])[0] for _ in range(2)]
     assert [result.cached > 0 for result in results] == [False, True]
     assert_all_match(checkpoints.oracle(SPEC), [request, request], results)
+
+
+def test_drafts_outlive_steps_without_their_request(
+    engine: Engine, checkpoints: Checkpoints, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafts of a request that a step leaves out are verified later, or dropped (bug case 24).
+
+    A placeholder of -1 among them would be refused by the embedding.
+    """
+    scheduler, schedule = engine.scheduler, engine.scheduler.schedule
+    budget = scheduler.max_num_scheduled_tokens
+    steps, left_out = 0, 0
+
+    def schedule_for_one_request_at_times(*args: Any, **kwargs: Any) -> Any:
+        nonlocal steps, left_out
+        steps += 1
+        scheduler.max_num_scheduled_tokens = width + 1 if steps % 8 in (4, 5, 6) else budget
+        drafts = {name: list(r.spec_token_ids) for name, r in scheduler.requests.items()}
+        output = schedule(*args, **kwargs)
+        left_out += sum(bool(drafts[n]) for n in drafts.keys() - output.num_scheduled_tokens)
+        return output
+
+    monkeypatch.setattr(scheduler, "schedule", schedule_for_one_request_at_times)
+    requests = [Request(random_prompt(length, VOCAB, seed=length), 40) for length in (5, 20)]
+    try:
+        results = engine.run(requests)
+    finally:
+        scheduler.max_num_scheduled_tokens = budget
+    assert left_out >= 3
+    assert_all_match(checkpoints.oracle(SPEC), requests, results)
