@@ -79,6 +79,15 @@ def test_dot_of_bfloat16_multiplies_numbers() -> None:
     torch.testing.assert_close(out, x.float() @ y.float(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.interpreter
+def test_a_launch_leaves_triton_as_it_was() -> None:
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    before = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl
+    _copy(torch.ones(4), torch.empty(4, dtype=BF16), 4, 4)
+    assert (InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl) == before
+
+
 @pytest.fixture
 def unmended() -> ModuleType:
     """Return Triton's interpreter as it is installed."""

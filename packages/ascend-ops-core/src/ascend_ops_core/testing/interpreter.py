@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
@@ -31,21 +30,19 @@ def interpreter() -> Iterator[None]:
             "the interpreter is chosen when a kernel's module is imported",
             "Set TRITON_INTERPRET=1 before Python starts.",
         )
-    _mend_bfloat16()
     with executor(interpret):
         yield
 
 
 def interpret(launch: Launch) -> None:
     """Execute one launch on CPU tensors."""
-    _mend_bfloat16()
     # The interpreter allocates a view of every tensor; those need no fences.
-    with torch._C.DisableTorchFunction():
+    with _mended_bfloat16(), torch._C.DisableTorchFunction():
         launch.kernel[(launch.grid,)](**launch.arguments, **launch.constants)
 
 
-@cache
-def _mend_bfloat16() -> None:
+@contextmanager
+def _mended_bfloat16() -> Iterator[None]:
     """Let bfloat16 values multiply and round as on hardware.
 
     Triton's interpreter holds bfloat16 as 16-bit integers. It hands those to numpy's matmul, and
@@ -76,8 +73,11 @@ def _mend_bfloat16() -> None:
             return handle(_rounded_to_bfloat16(source.data), tl.bfloat16)
         return cast(self, source, target)
 
-    builder.create_dot = create_dot
-    builder.cast_impl = cast_impl
+    builder.create_dot, builder.cast_impl = create_dot, cast_impl
+    try:
+        yield
+    finally:
+        builder.create_dot, builder.cast_impl = multiply, cast
 
 
 def _rounded_to_bfloat16(values: Any) -> Any:
