@@ -13,10 +13,14 @@ pytestmark = pytest.mark.interpreter
 @pytest.mark.usefixtures("rowwise_dot")
 @pytest.mark.parametrize("sizes", [(150, 40)], ids=str, indirect=True)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str, indirect=True)
-def test_a_row_has_the_same_bits_in_every_batch(rows_and_call, assert_rows_invariant) -> None:
+def test_a_row_has_the_same_bits_in_every_batch(
+    rows_and_call, assert_rows_invariant, operation: str
+) -> None:
     rows, call = rows_and_call("kernels")
+    # A batch of products has one row in each tile, so that 65 of them show nothing new.
+    few = {"batches": (1, 2, 3, 17)} if operation == "bmm batches" else {}
     with device_family("A2"), interpreter():
-        assert_rows_invariant(call, rows)
+        assert_rows_invariant(call, rows, **few)
 
 
 def test_wide_rows(assert_rows_invariant) -> None:
