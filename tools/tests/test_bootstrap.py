@@ -39,7 +39,7 @@ def test_help_names_every_session_of_nox() -> None:
     sessions = re.findall(r"^@nox\.session\(?(?:name=\"([\w-]+)\"\))?\n", _noxfile(), re.MULTILINE)
     functions = re.findall(r"^def (\w+)\(session", _noxfile(), re.MULTILINE)
     named = [name or function for name, function in zip(sessions, functions, strict=True)]
-    proofs = {"interpreter", "compile", "contract", "sim"}
+    proofs = {"interpreter", "compile", "contract", "sim", "operators"}
     others = {"lint", "tests-repo", "engine", "serve", "demo", "bench", "docs", "build"}
     assert proofs | others == set(named)
     for name in named:

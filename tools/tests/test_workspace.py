@@ -57,8 +57,10 @@ def test_the_house_is_complete(package: Package) -> None:
 
 @every_package
 def test_the_extras_are_those_of_the_layer(package: Package) -> None:
-    kernel = package.name in KERNELS
-    assert package.extras == ({"cpu-kernels", "test"} if kernel else {"cpu", "npu", "test"})
+    wanted = {"cpu-kernels", "test"} if package.name in KERNELS else {"cpu", "npu", "test"}
+    if package.name in LAYERS[0]:
+        wanted |= {"compile"}
+    assert package.extras == wanted
 
 
 @every_package
