@@ -1,7 +1,8 @@
-"""`./tools/dev test`: the sessions in order, then one table and one closing line.
+"""`./tools/dev test`: every session, then one table and one closing line.
 
-A failing session does not stop the others. The exit status is 0 only if every session passed and
-every session with tests ran at least one.
+Sessions that keep to one core run in two lanes side by side; those of the whole stack, which use
+every core, run alone after them. A failing session does not stop the others. The exit status is 0
+only if every session passed and every session with tests ran at least one.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci.changed import UnknownPathError, all_sessions, changed_paths, sessions_for
+from ci.changed import WHOLE_STACK, UnknownPathError, all_sessions, changed_paths, sessions_for
 from tools.workspace import ROOT
 
 REPORTS = ROOT / ".cache" / "reports"
@@ -73,12 +76,38 @@ def summary(outcomes: list[Outcome]) -> str:
     return "\n".join([*lines, "", str(total)])
 
 
+def lanes(sessions: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return two lanes of sessions that may run side by side, and those that run after them.
+
+    Sessions that build wheels share a folder, so they make one lane; what reads the records of the
+    others comes after all of them.
+    """
+    after = [one for one in sessions if one in ("operators", *WHOLE_STACK)]
+    wheels = [one for one in sessions if one.startswith("tests-") and one != "tests-repo"]
+    rest = [one for one in sessions if one not in (*after, *wheels)]
+    return wheels, rest, after
+
+
+def run_all(sessions: Sequence[str]) -> list[Outcome]:
+    """Run the sessions and return their outcomes in the order of `sessions`."""
+    first, second, after = lanes(sessions)
+    with ThreadPoolExecutor(2) as pool:
+        side_by_side = pool.map(lambda lane: [run_session(one) for one in lane], (first, second))
+        outcomes = [outcome for lane in side_by_side for outcome in lane]
+    outcomes += [run_session(one) for one in after]
+    return sorted(outcomes, key=lambda outcome: sessions.index(outcome.session))
+
+
 def run_session(session: str) -> Outcome:
+    """Run one session of nox and print what it said when it has ended."""
     report = REPORTS / f"{session}.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "nox", "-f", str(ROOT / "noxfile.py"), "-s", session]
     started = time.monotonic()
-    done = subprocess.run(command, check=False)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    print(done.stdout, flush=True)
     seconds = time.monotonic() - started
     counts = read_report(report.read_text()) if report.exists() else None
     return Outcome(session, done.returncode == 0, seconds, counts)
@@ -101,9 +130,7 @@ def main(arguments: list[str]) -> int:
         except UnknownPathError as error:
             print(error, file=sys.stderr)
             return 1
-    outcomes = []
-    for session in sessions:
-        outcomes.append(run_session(session))
+    outcomes = run_all(sessions)
     print(summary(outcomes), flush=True)
     return 0 if all(outcome.succeeded for outcome in outcomes) else 1
 

@@ -178,7 +178,10 @@ def _build_pins() -> list[str]:
     pins = export("--only-group", "build")
     if not file.exists() or file.read_text() != pins:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(pins)
+        # Another session may read it at this moment.
+        new = file.with_suffix(f".{os.getpid()}")
+        new.write_text(pins)
+        new.replace(file)
     return ["--build-constraints", str(file)]
 
 

@@ -40,5 +40,26 @@ def test_one_failing_session_fails_the_run_but_stops_no_other(
 
     monkeypatch.setattr(runner, "run_session", run)
     assert runner.main([]) == status
-    assert ran == runner.all_sessions()
+    assert sorted(ran) == sorted(runner.all_sessions())
     assert capsys.readouterr().out.splitlines()[-1] == f"{len(ran)} passed, 0 failed, 0 skipped"
+
+
+def test_lanes_hold_every_session_once_and_wheels_apart() -> None:
+    first, second, after = runner.lanes(runner.all_sessions())
+    assert sorted(first + second + after) == sorted(runner.all_sessions())
+    assert "tests-ascend-ops-core" in first
+    assert {"tests-repo", "lint", "compile"} <= set(second)
+    assert after == ["operators", "engine", "serve"]
+
+
+def test_outcomes_come_in_the_order_of_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def run(session: str) -> runner.Outcome:
+        ran.append(session)
+        return runner.Outcome(session, True, 0.0, None)
+
+    monkeypatch.setattr(runner, "run_session", run)
+    sessions = ["lint", "tests-ascend-attention", "sim", "operators", "serve"]
+    assert [outcome.session for outcome in runner.run_all(sessions)] == sessions
+    assert ran[-2:] == ["operators", "serve"]
