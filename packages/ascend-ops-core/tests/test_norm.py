@@ -41,6 +41,7 @@ def test_parallel_and_serial_kernels_agree_with_the_definition(
         assert_close(rms_norm(x, None, EPS), reference.rms_norm(x, None, EPS))
 
 
+@pytest.mark.oracle("ascend_ops_core::rms_norm", "transformers, DeepseekV4RMSNorm")
 def test_equals_transformers() -> None:
     from transformers.models.deepseek_v4.modeling_deepseek_v4 import (
         DeepseekV4RMSNorm,

@@ -49,6 +49,9 @@ IMPLEMENTATIONS = ("torch_npu", "triton", "torch")
 
 _REMEMBERED_SHAPES = 1024
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_is_compiling = torch.compiler.is_compiling
+
 _operators: dict[str, Operator] = {}
 _libraries: dict[str, torch.library.Library] = {}
 
@@ -114,8 +117,12 @@ class Operator:
         return "!" in self.schema
 
     def __call__(self, *args: Any) -> Any:
+        first = args[0]
+        # The usual case first: models make hundreds of these calls in a step.
+        if type(first) in _PLAIN and first.is_cpu and not _is_compiling():
+            return self._run_on_cpu(*args)
         tensor = _first_tensor(args)
-        if torch.compiler.is_compiling() or isinstance(tensor, FakeTensor):
+        if _is_compiling() or isinstance(tensor, FakeTensor):
             return self.packet(*args)
         device = tensor.device.type
         if device == "cpu":
@@ -170,8 +177,12 @@ class Operator:
         """
         return self.call_of(self.choose(facts, *args).implementation)
 
+    @cached_property
+    def _run_on_cpu(self) -> Callable[..., Any]:
+        return self._cpu if self._cpu is not None else self.reference
+
     def _on_cpu(self, *args: Any) -> Any:
-        return self._cpu(*args) if self._cpu is not None else self.reference(*args)
+        return self._run_on_cpu(*args)
 
     def _by_definition(self, *args: Any) -> Any:
         return self.reference(*args)
