@@ -67,9 +67,7 @@ def block_quantize(
         raise InvalidInputError(
             f"min_magnitude={min_magnitude}", "it is finite and at least 0", "Leave it at 0."
         )
-    return _BLOCK_QUANTIZE(
-        x, dtype, rows, scale_dtype, min_magnitude
-    )
+    return _BLOCK_QUANTIZE(x, dtype, rows, scale_dtype, min_magnitude)
 
 
 def block_dequantize(

@@ -69,9 +69,7 @@ def mxfp8_dequantize(
     _check_dtype("q", q, torch.float8_e4m3fn)
     check_result(dtype)
     _check_blocks("q", q.shape[-1])
-    return _MXFP8_DEQUANTIZE(
-        q, _checked_scale(scale, q.shape, q.shape[-1]), dtype
-    )
+    return _MXFP8_DEQUANTIZE(q, _checked_scale(scale, q.shape, q.shape[-1]), dtype)
 
 
 def mxfp4_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,9 +112,7 @@ def mxfp4_dequantize(
     _check_dtype("q", q, torch.uint8)
     check_result(dtype)
     _check_blocks("unpacked q", 2 * q.shape[-1])
-    return _MXFP4_DEQUANTIZE(
-        q, _checked_scale(scale, q.shape, 2 * q.shape[-1]), dtype
-    )
+    return _MXFP4_DEQUANTIZE(q, _checked_scale(scale, q.shape, 2 * q.shape[-1]), dtype)
 
 
 def fp4_pack(codes: torch.Tensor) -> torch.Tensor:
