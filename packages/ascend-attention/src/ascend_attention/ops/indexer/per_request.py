@@ -1,4 +1,4 @@
-"""Definition of the indexer's selection, one dense product per request."""
+"""The indexer's selection for a CPU with many tokens: one dense product per request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def select_entries(
     ratio: int,
     top_k: int,
 ) -> torch.Tensor:
-    """See :func:`ascend_attention.ops.indexer.select_entries`."""
+    """See :func:`ascend_attention.ops.indexer.select_entries`; as wide as a token has entries."""
     visible = layout.visible_entries(ratio)
     longest = int(visible.max()) if visible.numel() else 0
     kept = min(top_k, longest)
