@@ -61,3 +61,24 @@ def test_quick_gelu() -> None:
 )
 def test_swiglu_quant(original: str, replacement: str) -> None:
     assert_noticed("ascend_ops_core::swiglu_quant", original, replacement)
+
+
+@pytest.mark.parametrize(
+    ("original", "replacement"),
+    [
+        ("ends <= unit, 1, 0", "ends < unit, 1, 0"),
+        (
+            "tl.where(group < groups, tl.load(activation_scale_ptr + unit), 0.0)",
+            "tl.load(activation_scale_ptr + unit)",
+        ),
+        ("tl.load(weights + WIDTH + columns", "tl.load(weights + columns"),
+        ("width = tl.where(group < groups, WIDTH, 0)", "width = WIDTH"),
+        (
+            "return gate * of_gate * factor, up * of_up * factor",
+            "return gate * of_gate, up * of_up",
+        ),
+    ],
+    ids=["group of the next row", "scale behind", "scale of the gate", "read behind", "no factor"],
+)
+def test_dequant_swiglu_quant(original: str, replacement: str) -> None:
+    assert_noticed("ascend_ops_core::dequant_swiglu_quant", original, replacement)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.interpreter
     ("original", "replacement"),
     [
         ("programs = -(-count // tile) * groups", "programs = count // tile * groups"),
-        ("start = (unit % GROUPS) * WIDTH\n        r", "start = 0\n        r"),
+        ("start = (unit % GROUPS) * WIDTH\n        if", "start = 0\n        if"),
         ("if GATED and not GATE_FIRST:\n            y = y * factor", "if False:\n            pass"),
     ],
     ids=["tail skipped", "group dropped", "gate dropped"],

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.interpreter
         ),
         ("WIDTH - 2 * PAIRS if AT_END else 0", "0"),
         ("        sin = -sin\n", "        sin = sin\n"),
-        ("programs = -(-tokens // taken) if", "programs = tokens // (taken + 1) if"),
+        (
+            'tile.programs,\n    }\n    constants = {\n        "Q_COUNT"',
+            'tile.programs - 1,\n    }\n    constants = {\n        "Q_COUNT"',
+        ),
     ],
     ids=["turned back", "wrong end", "never inverse", "tail skipped"],
 )

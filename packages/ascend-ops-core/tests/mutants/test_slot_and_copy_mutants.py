@@ -26,7 +26,7 @@ def test_slot_mapping(original: str, replacement: str) -> None:
     ("original", "replacement"),
     [
         ("inside = lanes < size - done", "inside = lanes < size - done + 1"),
-        ("(unit - copy * parts) * BLOCK, size", "(unit - copy * parts) * BLOCK, size - 1"),
+        ("while done < size", "while done < size - 1"),
         ("to + done + lanes", "to + lanes"),
     ],
     ids=["one byte more", "last byte skipped", "offset dropped"],

@@ -16,6 +16,7 @@ _CLASSES: tuple[tuple[str, str], ...] = (
     ("RMSNormGated", "ascend_ops_core.vllm.norm:AscendRMSNormGated"),
     ("FusedRMSNormGated", "ascend_ops_core.vllm.norm:AscendFusedRMSNormGated"),
     ("Conv3dLayer", "ascend_ops_core.vllm.conv3d:AscendConv3dLayer"),
+    ("QuantFP8", "ascend_ops_core.vllm.quantization:AscendQuantFP8"),
     ("QuickGELU", "ascend_ops_core.vllm.activation:AscendQuickGELU"),
     ("SiluAndMul", "ascend_ops_core.vllm.activation:AscendSiluAndMul"),
     ("SiluAndMulWithClamp", "ascend_ops_core.vllm.activation:AscendSiluAndMulWithClamp"),

@@ -31,10 +31,12 @@ def _batch_memcpy_kernel(
         to = destination_ptr + tl.load(destination_offsets_ptr + copy)
         start = source_ptr + tl.load(source_offsets_ptr + copy)
         size = tl.load(sizes_ptr + copy)
-        for done in range((unit - copy * parts) * BLOCK, size, parts * BLOCK):
+        done = (unit - copy * parts) * BLOCK
+        while done < size:
             inside = lanes < size - done
             data = tl.load(start + done + lanes, mask=inside)
             tl.store(to + done + lanes, data, mask=inside)
+            done += parts * BLOCK
 
 
 def batch_memcpy(

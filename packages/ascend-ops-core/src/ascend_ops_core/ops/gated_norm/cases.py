@@ -119,6 +119,20 @@ CASES: dict[str, tuple[Case, ...]] = {
     "rms_norm_gated": (
         *_SHARED,
         Case(
+            "mamba2_decode",
+            lambda new: (
+                new.randn(4, 8192, dtype=BF16),
+                new.randn(4, 8192, dtype=BF16),
+                new.randn(8192, dtype=BF16),
+                None,
+                1e-5,
+                1024,
+                False,
+                "silu",
+            ),
+            large=True,
+        ),
+        Case(
             "kimi_k3_heads",
             lambda new: (
                 new.randn(131072, 128, dtype=BF16),

@@ -49,9 +49,15 @@ def _gated_norm_kernel(
 ):
     columns = tl.arange(0, BLOCK)
     inside = columns < WIDTH
+    if GROUPS == 1:
+        weight = vector(weight_ptr, columns, inside, 1.0, WEIGHTED)
+        bias = vector(bias_ptr, columns, inside, 0.0, BIASED)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         first = as_int64(unit // GROUPS) * ROWS
         start = (unit % GROUPS) * WIDTH
+        if GROUPS > 1:
+            weight = vector(weight_ptr + start, columns, inside, 1.0, WEIGHTED)
+            bias = vector(bias_ptr + start, columns, inside, 0.0, BIASED)
         r = tl.arange(0, ROWS)
         mask = (r < rows - first)[:, None] & inside[None, :]
         tile = x_ptr + first * row_stride + start + r[:, None] * row_stride + columns[None, :]
@@ -64,9 +70,9 @@ def _gated_norm_kernel(
                 x = x * factor
         y = normalized(x, inside, eps, WIDTH, CENTERED)
         if WEIGHTED:
-            y = y * vector(weight_ptr + start, columns, inside, 1.0, True)[None, :]
+            y = y * weight[None, :]
         if BIASED:
-            y = y + vector(bias_ptr + start, columns, inside, 0.0, True)[None, :]
+            y = y + bias[None, :]
         if GATED and not GATE_FIRST:
             y = y * factor
         here = first * (GROUPS * WIDTH) + start + r[:, None] * (GROUPS * WIDTH) + columns[None, :]
@@ -209,7 +215,10 @@ def _gated_norm(
         arguments["programs"] = count * groups
         launch(_wide_gated_norm_kernel, count * groups, arguments, constants | {"BLOCK": block})
         return out
-    maximum = next_power_of_two(count)
+    # Few rows are spread over the cores before a core takes more than one.
+    share = next_power_of_two(-(-count * groups // facts.vector_cores))
+    # The compiler for A5 ends with invalid IR at a tile of one row with masked channels.
+    maximum = max(min(share, next_power_of_two(count)), 1 if padded == size else 2)
     tile = tile_rows(facts, padded, streamed=streamed, local=_LIVE_BYTES, maximum=maximum)
     programs = -(-count // tile) * groups
     arguments |= {"rows": count, "programs": programs}

@@ -1,9 +1,12 @@
 """What follows a fused QKV projection: split, RMS norm of query and key, rotary embedding.
 
 vLLM's plugin for Ascend has a second set of kernels for A5 ("SIMT"), whose first kernel gathers the
-rotary table's rows by position for the second. Here that is no second operator: one kernel reads
-the row of its token's position, which the compiler turns into one transfer a token on every family,
-and :func:`split_qkv_rmsnorm_rope` is the operator for all.
+rotary table's rows by position for the second. Here every family does that: a kernel that gathered
+them itself could only take one token at a time, since a tile of rows by a vector of positions is
+read element by element. So :func:`split_qkv_rmsnorm_rope` is the operator for all.
+
+vLLM 0.27.1 has no layer for this work and so no class to put in its place: its attention modules
+split, norm and rotate one after the other, and models of this stack call these operators.
 """
 
 from __future__ import annotations

@@ -85,6 +85,8 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("odd", lambda new: _one(new, 3, (5, 3, 18), 18, bias=True)),
         Case("partial", lambda new: _one(new, 9, (4, 1, 32), 8, dtype=BF16)),
         Case("gated", lambda new: _one(new, 7, (3, 1, 20), 12, dtype=F16, gated=True)),
+        Case("many_tokens", lambda new: _one(new, 147, (4, 2, 20), 12, bias=True)),
+        Case("many_tokens_one_key", lambda new: _one(new, 97, (5, 1, 12), 12, gated=True)),
         Case("strided", _strided),
         Case(
             "qwen3_tp4",
@@ -128,6 +130,10 @@ CASES: dict[str, tuple[Case, ...]] = {
             ),
         ),
         Case(
+            "many_tokens",
+            lambda new: _one(new, 97, (2, 1, 24), 24, sections=(4, 4, 4), interleaved=True),
+        ),
+        Case(
             "qwen3_vl",
             lambda new: _one(
                 new, 4096, (32, 8, 128), 128, sections=(24, 20, 20), interleaved=True, dtype=BF16
@@ -153,10 +159,17 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("no_tokens", lambda new: _apply(new, 0, (4, 2, 16), 16, (8, 4))),
         Case("odd", lambda new: _apply(new, 3, (5, 3, 18), 10, (9, 3))),
         Case("half", lambda new: _apply(new, 9, (2, 1, 32), 32, (10, 3), BF16)),
+        Case("many_tokens", lambda new: _apply(new, 147, (3, 2, 20), 12, (9, 3))),
+        Case("many_tokens_one_key", lambda new: _apply(new, 97, (2, 1, 16), 16, (9, 3))),
         Case("no_query_heads", lambda new: _apply(new, 3, (0, 1, 16), 16, (9, 3))),
         Case(
             "m3_tp8",
             lambda new: _apply(new, 4096, (8, 1, 128), 64, (64, 4), BF16),
+            large=True,
+        ),
+        Case(
+            "m3_tp8_decode",
+            lambda new: _apply(new, 32, (8, 1, 128), 64, (64, 4), BF16),
             large=True,
         ),
         Case(

@@ -99,6 +99,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("v4_output", _one((2048, 128, 512), 32, True, True, True, BF16), large=True),
         Case("mla_key", _one((4096, 1, 64), 32, True, dtype=BF16), large=True),
         Case("half_of_128", _one((2048, 32, 128), 32, dtype=BF16), large=True),
+        Case("llama_query_decode", _one((32, 32, 128), 64, dtype=BF16), large=True),
         Case("heads_of_256", _one((512, 24, 256), 128, dtype=F16), large=True),
         Case("float32", _one((512, 32, 128), 64), large=True),
     ),

@@ -15,11 +15,11 @@ from ascend_ops_core.tiling import next_power_of_two
 
 
 @triton.jit
-def _row(table_ptr, position, rows, PAIRS: tl.constexpr, BLOCK: tl.constexpr):
+def _row(table_ptr, position, rows, row_stride, PAIRS: tl.constexpr, BLOCK: tl.constexpr):
     """A row of the table; NaN for a position outside, which nothing is read for."""
     columns = tl.arange(0, BLOCK)
     width = tl.where((position >= 0) & (position < rows), PAIRS, 0)
-    row = table_ptr + as_int64(position) * PAIRS
+    row = table_ptr + as_int64(position) * row_stride
     return tl.load(row + columns, mask=columns < width, other=float("nan"))
 
 
@@ -31,6 +31,7 @@ def _gather_kernel(
     cos_out_ptr,
     sin_out_ptr,
     rows,
+    row_stride,
     programs,
     PAIRS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -39,9 +40,9 @@ def _gather_kernel(
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         position = tl.load(positions_ptr + unit)
         out = as_int64(unit) * PAIRS + columns
-        cos = _row(cos_ptr, position, rows, PAIRS, BLOCK)
+        cos = _row(cos_ptr, position, rows, row_stride, PAIRS, BLOCK)
         tl.store(cos_out_ptr + out, cos, mask=columns < PAIRS)
-        sin = _row(sin_ptr, position, rows, PAIRS, BLOCK)
+        sin = _row(sin_ptr, position, rows, row_stride, PAIRS, BLOCK)
         tl.store(sin_out_ptr + out, sin, mask=columns < PAIRS)
 
 
@@ -58,6 +59,7 @@ def _mrope_kernel(
     cos_out_ptr,
     sin_out_ptr,
     rows,
+    row_stride,
     tokens,
     programs,
     PAIRS: tl.constexpr,
@@ -82,16 +84,16 @@ def _mrope_kernel(
         out = as_int64(unit) * PAIRS + columns
         cos = _pick(
             kind,
-            _row(cos_ptr, t, rows, PAIRS, BLOCK),
-            _row(cos_ptr, h, rows, PAIRS, BLOCK),
-            _row(cos_ptr, w, rows, PAIRS, BLOCK),
+            _row(cos_ptr, t, rows, row_stride, PAIRS, BLOCK),
+            _row(cos_ptr, h, rows, row_stride, PAIRS, BLOCK),
+            _row(cos_ptr, w, rows, row_stride, PAIRS, BLOCK),
         )
         tl.store(cos_out_ptr + out, cos, mask=columns < PAIRS)
         sin = _pick(
             kind,
-            _row(sin_ptr, t, rows, PAIRS, BLOCK),
-            _row(sin_ptr, h, rows, PAIRS, BLOCK),
-            _row(sin_ptr, w, rows, PAIRS, BLOCK),
+            _row(sin_ptr, t, rows, row_stride, PAIRS, BLOCK),
+            _row(sin_ptr, h, rows, row_stride, PAIRS, BLOCK),
+            _row(sin_ptr, w, rows, row_stride, PAIRS, BLOCK),
         )
         tl.store(sin_out_ptr + out, sin, mask=columns < PAIRS)
 
@@ -126,13 +128,17 @@ def _prepared(
 ) -> tuple[dict[str, Any], dict[str, int | bool]]:
     tokens, pairs = positions.shape[-1], cos.shape[1]
     shape = (tokens, pairs)
+    # Both may be halves of one table, which nobody wants copied.
+    if cos.stride() != sin.stride() or cos.stride(1) != 1:
+        cos, sin = cos.contiguous(), sin.contiguous()
     arguments: dict[str, Any] = {
-        "cos_ptr": cos.contiguous(),
-        "sin_ptr": sin.contiguous(),
+        "cos_ptr": cos,
+        "sin_ptr": sin,
         "positions_ptr": positions.contiguous(),
         "cos_out_ptr": torch.empty(shape, dtype=cos.dtype, device=cos.device),
         "sin_out_ptr": torch.empty(shape, dtype=cos.dtype, device=cos.device),
         "rows": cos.shape[0],
+        "row_stride": cos.stride(0),
         "programs": tokens,
     }
     return arguments, {"PAIRS": pairs, "BLOCK": next_power_of_two(pairs)}

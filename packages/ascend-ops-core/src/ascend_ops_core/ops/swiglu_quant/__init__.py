@@ -1,4 +1,8 @@
-"""SwiGLU and the quantisation of its rows in one pass, for the experts of a mixture."""
+"""SwiGLU and the quantisation of its rows in one pass, for the experts of a mixture.
+
+vLLM 0.27.1 has no layer for it: its experts call an activation and a quantisation of their own, and
+its fusion of both is a pass for CUDA. The experts of this stack call these operators.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.activation import check_limit
 from ascend_ops_core.registry import declare
 
-__all__ = ["swiglu_quant"]
+__all__ = ["dequant_swiglu_quant", "swiglu_quant"]
 
 
 def swiglu_quant(
@@ -53,6 +57,64 @@ def swiglu_quant(
     return result
 
 
+def dequant_swiglu_quant(
+    gate_up: torch.Tensor,
+    weight_scale: torch.Tensor,
+    activation_scale: torch.Tensor,
+    groups: torch.Tensor | None = None,
+    cumulative: bool = False,
+    limit: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`swiglu_quant` of the int32 result of a product of int8 matrices.
+
+    ``gate_up[t] * weight_scale[g] * activation_scale[t]``, ``g`` being the group of row ``t``, is
+    computed in float32 and goes on as there.
+
+    Args:
+        gate_up: ``[T, 2 * I]`` int32, the gate in the first half. ``T`` may be 0.
+        weight_scale: ``[G, 2 * I]`` float32, a scale for each output channel of each group's
+            weight; ``[1, 2 * I]`` without ``groups``.
+        activation_scale: ``[T]`` float32; behind the groups it is not used.
+        groups: as in :func:`swiglu_quant`.
+        cumulative: as in :func:`swiglu_quant`.
+        limit: as in :func:`swiglu_quant`.
+
+    Returns:
+        ``[T, I]`` int8 and ``[T]`` float32. Rows behind the groups have integers and scale 0.
+
+    Raises:
+        InvalidInputError: as :func:`swiglu_quant`, another dtype, or scales of another shape.
+
+    Source: torch_npu's ``npu_dequant_swiglu_quant``, the limit that of DeepSeek-V4.
+    """
+    check_limit(limit)
+    if gate_up.dim() != 2 or gate_up.shape[1] % 2 or gate_up.shape[1] == 0:
+        raise InvalidInputError(
+            f"gate_up of shape {list(gate_up.shape)}",
+            "it is [T, 2 * I] with equal halves of at least one channel",
+            "Concatenate gate and up projections of the same width.",
+        )
+    if groups is not None:
+        _check_groups(groups, cumulative, gate_up.shape[0])
+    count = 1 if groups is None else groups.shape[0]
+    wanted = (
+        ("gate_up", gate_up, torch.int32, tuple(gate_up.shape)),
+        ("weight_scale", weight_scale, torch.float32, (count, gate_up.shape[1])),
+        ("activation_scale", activation_scale, torch.float32, (gate_up.shape[0],)),
+    )
+    for name, value, dtype, shape in wanted:
+        if value.dtype != dtype or tuple(value.shape) != shape:
+            raise InvalidInputError(
+                f"{name} of {value.dtype} and shape {list(value.shape)}",
+                f"it is {dtype} {list(shape)}",
+                "Pass what the quantised product was given and returned.",
+            )
+    result: tuple[torch.Tensor, torch.Tensor] = _DEQUANT_SWIGLU_QUANT(
+        gate_up, weight_scale, activation_scale, groups, cumulative, limit
+    )
+    return result
+
+
 def _check_groups(groups: torch.Tensor, cumulative: bool, rows: int) -> None:
     if groups.dtype != torch.int64 or groups.dim() != 1 or groups.numel() == 0:
         raise InvalidInputError(
@@ -89,4 +151,13 @@ _SWIGLU_QUANT = declare(
     " -> (Tensor, Tensor)",
     npu=("torch_npu", "triton"),
     fake=_fake,
+)
+_DEQUANT_SWIGLU_QUANT = declare(
+    __name__,
+    "dequant_swiglu_quant(Tensor gate_up, Tensor weight_scale, Tensor activation_scale,"
+    " Tensor? groups, bool cumulative, float? limit) -> (Tensor, Tensor)",
+    npu=("torch_npu", "triton"),
+    fake=lambda gate_up, weight_scale, activation_scale, groups, cumulative, limit: _fake(
+        gate_up, groups, cumulative, limit
+    ),
 )

@@ -132,6 +132,112 @@ def _row_kernel(
         tl.store(scale_ptr + unit, scale)
 
 
+@triton.jit
+def _dequantised(row, weights, columns, width, factor, WIDTH: tl.constexpr):
+    """Gate and up of a row as float32; zeros from ``width`` on."""
+    inside = columns < width
+    gate = tl.load(row + columns, mask=inside, other=0).to(tl.float32)
+    up = tl.load(row + WIDTH + columns, mask=inside, other=0).to(tl.float32)
+    of_gate = tl.load(weights + columns, mask=inside, other=0.0)
+    of_up = tl.load(weights + WIDTH + columns, mask=inside, other=0.0)
+    return gate * of_gate * factor, up * of_up * factor
+
+
+@triton.jit
+def _dequant_kernel(
+    x_ptr,
+    weight_scale_ptr,
+    activation_scale_ptr,
+    ends_ptr,
+    out_ptr,
+    scale_ptr,
+    groups,
+    row_stride,
+    limit,
+    programs,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GROUPS: tl.constexpr,
+    LIMITED: tl.constexpr,
+):
+    g = tl.arange(0, GROUPS)
+    ends = tl.load(ends_ptr + g, mask=g < groups, other=0x7FFFFFFF).to(tl.int32)
+    for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
+        row = x_ptr + as_int64(unit) * row_stride
+        out = out_ptr + as_int64(unit) * WIDTH
+        group = tl.sum(tl.where(ends <= unit, 1, 0), axis=0)
+        # Nothing of a row behind the groups is inside, whatever its scale.
+        width = tl.where(group < groups, WIDTH, 0)
+        factor = tl.where(group < groups, tl.load(activation_scale_ptr + unit), 0.0)
+        weights = weight_scale_ptr + as_int64(group) * (2 * WIDTH)
+        if BLOCK >= WIDTH:
+            columns = tl.arange(0, BLOCK)
+            gate, up = _dequantised(row, weights, columns, width, factor, WIDTH)
+            y = _activated(gate, up, limit, LIMITED)
+            scale = tl.max(tl.abs(y), axis=0) / 127.0
+            values = _rounded(y / tl.where(scale > 0, scale, 1.0)).to(tl.int8)
+            tl.store(out + columns, values, mask=columns < WIDTH)
+        else:
+            largest = tl.zeros((BLOCK,), tl.float32)
+            for start in range(0, WIDTH, BLOCK):
+                columns = start + tl.arange(0, BLOCK)
+                gate, up = _dequantised(row, weights, columns, width, factor, WIDTH)
+                y = tl.abs(_activated(gate, up, limit, LIMITED))
+                largest = tl.where(y > largest, y, largest)
+            scale = tl.max(largest, axis=0) / 127.0
+            divisor = tl.where(scale > 0, scale, 1.0)
+            for start in range(0, WIDTH, BLOCK):
+                columns = start + tl.arange(0, BLOCK)
+                gate, up = _dequantised(row, weights, columns, width, factor, WIDTH)
+                values = _rounded(_activated(gate, up, limit, LIMITED) / divisor).to(tl.int8)
+                tl.store(out + columns, values, mask=columns < WIDTH)
+        tl.store(scale_ptr + unit, scale)
+
+
+def dequant_swiglu_quant(
+    gate_up: torch.Tensor,
+    weight_scale: torch.Tensor,
+    activation_scale: torch.Tensor,
+    groups: torch.Tensor | None,
+    cumulative: bool,
+    limit: float | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :func:`ascend_ops_core.ops.swiglu_quant.dequant_swiglu_quant`."""
+    x = gate_up if gate_up.stride(-1) == 1 else gate_up.contiguous()
+    rows, width = x.shape[0], x.shape[1] // 2
+    values = torch.empty((rows, width), dtype=torch.int8, device=x.device)
+    scales = torch.empty(rows, dtype=torch.float32, device=x.device)
+    if groups is None:
+        ends = torch.full((1,), rows, dtype=torch.int64, device=x.device)
+    else:
+        ends = groups.contiguous() if cumulative else groups.cumsum(0)
+    arguments = {
+        "x_ptr": x,
+        "weight_scale_ptr": weight_scale.contiguous(),
+        "activation_scale_ptr": activation_scale.contiguous(),
+        "ends_ptr": ends,
+        "out_ptr": values,
+        "scale_ptr": scales,
+        "groups": ends.shape[0],
+        "row_stride": x.stride(0),
+        "limit": limit or 0.0,
+        "programs": rows,
+    }
+    # Two integers, their two scales, and the result; two passes have buffers of their own.
+    facts, sizes = current_facts(), {"local": _LIVE_BYTES, "maximum": next_power_of_two(width)}
+    block = block_of(facts, streamed=17, **sizes)
+    if block < width:
+        block = block_of(facts, streamed=33, **sizes)
+    constants = {
+        "WIDTH": width,
+        "BLOCK": block,
+        "GROUPS": max(next_power_of_two(ends.shape[0]), _LEAST_GROUPS),
+        "LIMITED": bool(limit),
+    }
+    launch(_dequant_kernel, rows, arguments, constants)
+    return values, scales
+
+
 def swiglu_quant(
     gate_up: torch.Tensor, groups: torch.Tensor | None, cumulative: bool, limit: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:

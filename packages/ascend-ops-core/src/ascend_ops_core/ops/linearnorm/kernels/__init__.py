@@ -1,7 +1,8 @@
-"""Split, norm and rotation of a fused QKV projection in Triton: a unit of work is a token."""
+"""Split, norm and rotation of a fused QKV projection in Triton: a unit of work is some tokens."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,21 +12,22 @@ import triton.language as tl
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
-from ascend_ops_core.ops.linearnorm.kernels.pieces import copy_heads, norm_and_rotate, table_row
+from ascend_ops_core.ops.linearnorm.kernels.pieces import channels, copy_heads, norm_and_rotate
+from ascend_ops_core.ops.rotary_table.kernels import gather_cos_sin, mrope_cos_sin
 from ascend_ops_core.tiling import block_of, next_power_of_two, tile_rows
 
 _Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 # Bytes alive per channel besides what is loaded and stored: float32 channels, their squares, the
 # products with cosine and sine, and weights.
-_LOCAL = 28
+_LOCAL = 26
 
 
 @triton.jit
 def _rope_kernel(
     qkv_ptr,
-    table_ptr,
-    positions_ptr,
+    cos_ptr,
+    sin_ptr,
     q_weight_ptr,
     k_weight_ptr,
     q_bias_ptr,
@@ -35,89 +37,93 @@ def _rope_kernel(
     key_ptr,
     value_ptr,
     gate_ptr,
-    programs,
+    tokens,
     row_stride,
-    axis_stride,
-    limit,
     eps,
+    programs,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HALF: tl.constexpr,
     REST: tl.constexpr,
+    TOKENS: tl.constexpr,
     Q_ROWS: tl.constexpr,
     K_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_REST: tl.constexpr,
     GATED: tl.constexpr,
-    AXES: tl.constexpr,
-    TIMES: tl.constexpr,
-    HEIGHTS: tl.constexpr,
-    WIDTHS: tl.constexpr,
-    INTERLEAVED: tl.constexpr,
     WHOLE: tl.constexpr,
+    Q_WEIGHTED: tl.constexpr,
+    K_WEIGHTED: tl.constexpr,
+    Q_BIASED: tl.constexpr,
+    K_BIASED: tl.constexpr,
     Q_WIDTH: tl.constexpr,
     K_WIDTH: tl.constexpr,
 ):
     dim: tl.constexpr = 2 * HALF + REST
     q_step: tl.constexpr = 2 * dim if GATED else dim
+    q_w1, q_w2, q_w3 = channels(
+        q_weight_ptr, HALF, REST, BLOCK, BLOCK_REST, Q_WEIGHTED and not WHOLE
+    )
+    k_w1, k_w2, k_w3 = channels(
+        k_weight_ptr, HALF, REST, BLOCK, BLOCK_REST, K_WEIGHTED and not WHOLE
+    )
+    q_b1, q_b2, q_b3 = channels(q_bias_ptr, HALF, REST, BLOCK, BLOCK_REST, Q_BIASED)
+    k_b1, k_b2, k_b3 = channels(k_bias_ptr, HALF, REST, BLOCK, BLOCK_REST, K_BIASED)
+    t = tl.arange(0, TOKENS)
     c = tl.arange(0, BLOCK)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
-        token = as_int64(unit)
-        cos, sin = table_row(table_ptr, tl.load(positions_ptr + token), limit, HALF, BLOCK)
-        if AXES == 3:
-            height = tl.load(positions_ptr + axis_stride + token)
-            width = tl.load(positions_ptr + 2 * axis_stride + token)
-            cos_h, sin_h = table_row(table_ptr, height, limit, HALF, BLOCK)
-            cos_w, sin_w = table_row(table_ptr, width, limit, HALF, BLOCK)
-            if INTERLEAVED:
-                # c // 3 without a division; exact below 2^15.
-                third = (c * 21846) >> 16
-                within = c - 3 * third
-                by_height = tl.where(within == 1, third, HALF) < HEIGHTS
-                by_width = tl.where(within == 2, third, HALF) < WIDTHS
-                cos = tl.where(by_height, cos_h, cos)
-                sin = tl.where(by_height, sin_h, sin)
-                cos = tl.where(by_width, cos_w, cos)
-                sin = tl.where(by_width, sin_w, sin)
-            else:
-                cos = tl.where(c < TIMES, cos, tl.where(c < TIMES + HEIGHTS, cos_h, cos_w))
-                sin = tl.where(c < TIMES, sin, tl.where(c < TIMES + HEIGHTS, sin_h, sin_w))
+        start = as_int64(unit) * TOKENS
+        mask = (t < tokens - start)[:, None] & (c < HALF)[None, :]
+        angles = start * HALF + t[:, None] * HALF + c[None, :]
+        cos = tl.load(cos_ptr + angles, mask=mask, other=0.0).to(tl.float32)
+        sin = tl.load(sin_ptr + angles, mask=mask, other=0.0).to(tl.float32)
         of_query = 0.0
         of_key = 0.0
         if WHOLE:
-            of_query = tl.load(sums_ptr + token) / Q_WIDTH
-            of_key = tl.load(sums_ptr + programs + token) / K_WIDTH
-        row = qkv_ptr + token * row_stride
-        query = query_ptr + token * (Q_HEADS * dim)
+            sums = sums_ptr + start
+            if TOKENS == 1:
+                of_query = tl.load(sums) / Q_WIDTH
+                of_key = tl.load(sums + tokens) / K_WIDTH
+            else:
+                of_query = tl.load(sums + t, mask=t < tokens - start, other=0.0) / Q_WIDTH
+                of_key = tl.load(sums + tokens + t, mask=t < tokens - start, other=0.0) / K_WIDTH
         if Q_HEADS > 0:
             norm_and_rotate(
-                row, query, q_weight_ptr, q_bias_ptr, cos, sin, of_query, eps,
-                Q_HEADS, q_step, HALF, REST, Q_ROWS, BLOCK, BLOCK_REST, WHOLE,
+                qkv_ptr, query_ptr, q_weight_ptr, q_w1, q_w2, q_w3, q_b1, q_b2, q_b3,
+                cos, sin, of_query,
+                start, tokens, row_stride, eps, Q_HEADS, q_step, HALF, REST, TOKENS, Q_ROWS,
+                BLOCK, BLOCK_REST, WHOLE, Q_WEIGHTED, Q_BIASED,
             )  # fmt: skip
             if GATED:
-                gate = gate_ptr + token * (Q_HEADS * dim)
-                copy_heads(row + dim, gate, Q_HEADS, q_step, dim, Q_ROWS)
-        row = row + Q_HEADS * q_step
-        kv = token * (KV_HEADS * dim)
+                copy_heads(
+                    qkv_ptr + dim, gate_ptr, start, tokens, row_stride,
+                    Q_HEADS, q_step, dim, TOKENS, Q_ROWS,
+                )  # fmt: skip
+        k_ptr = qkv_ptr + Q_HEADS * q_step
         norm_and_rotate(
-            row, key_ptr + kv, k_weight_ptr, k_bias_ptr, cos, sin, of_key, eps,
-            KV_HEADS, dim, HALF, REST, K_ROWS, BLOCK, BLOCK_REST, WHOLE,
+            k_ptr, key_ptr, k_weight_ptr, k_w1, k_w2, k_w3, k_b1, k_b2, k_b3,
+            cos, sin, of_key,
+            start, tokens, row_stride, eps, KV_HEADS, dim, HALF, REST, TOKENS, K_ROWS,
+            BLOCK, BLOCK_REST, WHOLE, K_WEIGHTED, K_BIASED,
         )  # fmt: skip
-        copy_heads(row + KV_HEADS * dim, value_ptr + kv, KV_HEADS, dim, dim, K_ROWS)
+        copy_heads(
+            k_ptr + KV_HEADS * dim, value_ptr, start, tokens, row_stride,
+            KV_HEADS, dim, dim, TOKENS, K_ROWS,
+        )  # fmt: skip
 
 
 @triton.jit
 def _sum_of_squares(
     rows_ptr, r, here, row_stride, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    squares = tl.zeros((ROWS, BLOCK), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
     for start in range(0, WIDTH, BLOCK):
         c = start + tl.arange(0, BLOCK)
         mask = here[:, None] & (c < WIDTH)[None, :]
         tile = rows_ptr + r[:, None] * row_stride + c[None, :]
         x = tl.load(tile, mask=mask, other=0.0).to(tl.float32)
-        squares += x * x
-    return tl.sum(squares, axis=1)
+        total += tl.sum(x * x, axis=1)
+    return total
 
 
 @triton.jit
@@ -280,25 +286,19 @@ def _start(
         torch.empty(tokens, n * head_dim, dtype=qkv.dtype, device=qkv.device)
         for n in (q_heads, kv_heads, kv_heads, q_heads if gated else 0)
     )
-    positions = positions.contiguous()
+    # Rows of a tile in order of tokens, since a tile that gathers would be read element by element.
+    if sections is None:
+        cos, sin = gather_cos_sin(table[:, :half], table[:, half:], positions)
+    else:
+        cos, sin = mrope_cos_sin(table[:, :half], table[:, half:], positions, sections, interleaved)
     q_weight, k_weight, q_bias, k_bias = (
         None if one is None else one.contiguous() for one in vectors
     )
-    rows = tile_rows(
-        current_facts(),
-        2 * next_power_of_two(half) + next_power_of_two(rest),
-        streamed=2 * qkv.element_size(),
-        local=_LOCAL + (8 if sums is not None else 0),
-        per_row=64,
-        maximum=next_power_of_two(max(q_heads, kv_heads)),
-    )
-    # The compiler for A5 ends with invalid IR at a tile of one row with masked channels.
-    masked = any(n & (n - 1) for n in (half, rest))
-    rows_of = {n: max(min(rows, next_power_of_two(n)), 2 if masked else 1) for n in heads[:2]}
+    tile = _Tile.of(qkv, half, rest, heads, whole=sums is not None)
     arguments: dict[str, Any] = {
         "qkv_ptr": qkv,
-        "table_ptr": table.contiguous(),
-        "positions_ptr": positions,
+        "cos_ptr": cos,
+        "sin_ptr": sin,
         "q_weight_ptr": q_weight,
         "k_weight_ptr": k_weight,
         "q_bias_ptr": q_bias,
@@ -308,31 +308,60 @@ def _start(
         "key_ptr": key,
         "value_ptr": value,
         "gate_ptr": gate if gated else None,
-        "programs": tokens,
+        "tokens": tokens,
         "row_stride": qkv.stride(0),
-        "axis_stride": positions.stride(0),
-        "limit": table.shape[0],
         "eps": eps,
+        "programs": tile.programs,
     }
-    times, heights, widths = sections or (half, 0, 0)
     constants = {
         "Q_HEADS": q_heads,
         "KV_HEADS": kv_heads,
         "HALF": half,
         "REST": rest,
-        "Q_ROWS": rows_of[q_heads],
-        "K_ROWS": rows_of[kv_heads],
+        "TOKENS": tile.tokens,
+        "Q_ROWS": tile.q_heads,
+        "K_ROWS": tile.kv_heads,
         "BLOCK": next_power_of_two(half),
         "BLOCK_REST": next_power_of_two(rest),
         "GATED": gated,
-        "AXES": 1 if sections is None else 3,
-        "TIMES": times,
-        "HEIGHTS": heights,
-        "WIDTHS": widths,
-        "INTERLEAVED": interleaved,
         "WHOLE": sums is not None,
+        "Q_WEIGHTED": q_weight is not None,
+        "K_WEIGHTED": k_weight is not None,
+        "Q_BIASED": q_bias is not None,
+        "K_BIASED": k_bias is not None,
         "Q_WIDTH": totals[0] * head_dim,
         "K_WIDTH": totals[1] * head_dim,
     }
-    launch(_rope_kernel, tokens, arguments, constants)
+    launch(_rope_kernel, tile.programs, arguments, constants)
     return query, key, value, gate
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Tokens and heads that are worked on at a time."""
+
+    tokens: int
+    q_heads: int
+    kv_heads: int
+    programs: int
+
+    @staticmethod
+    def of(
+        qkv: torch.Tensor, half: int, rest: int, heads: tuple[int, int, int], *, whole: bool
+    ) -> _Tile:
+        """As many tokens as fit with all heads of the keys, then as many heads of the queries."""
+        facts, tokens = current_facts(), qkv.shape[0]
+        channels = 2 * next_power_of_two(half) + next_power_of_two(rest)
+        streamed = 2 * qkv.element_size() * channels
+        local = (_LOCAL + (8 if whole else 0)) * channels + 64
+        q_most, kv_most = (next_power_of_two(n) for n in heads[:2])
+        kv_heads = block_of(facts, streamed=streamed, local=local, minimum=1, maximum=kv_most)
+        # Few tokens are spread over the cores before a core takes more than one.
+        share = next_power_of_two(-(-tokens // facts.vector_cores))
+        taken = block_of(
+            facts, streamed=streamed * kv_heads, local=local * kv_heads, minimum=1, maximum=share
+        )
+        q_heads = block_of(
+            facts, streamed=streamed * taken, local=local * taken, minimum=1, maximum=q_most
+        )
+        return _Tile(taken, q_heads, kv_heads, -(-tokens // taken))

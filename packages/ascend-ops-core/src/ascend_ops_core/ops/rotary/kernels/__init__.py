@@ -2,59 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
-from ascend_ops_core.devices import DeviceFacts, current_facts
+from ascend_ops_core.devices import current_facts
 from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
-from ascend_ops_core.tiling import block_of, next_power_of_two
-
-# float32 values alive per rotated pair: both channels, both results, two products, cos and sin.
-_PAIR_BYTES = 32
-# Taking alternating channels apart and together again.
-_SPLIT_BYTES = 48
-# A norm keeps a channel in float32, its square and its product with the weight.
-_NORM_BYTES = 16
-
-
-@triton.jit
-def _token_axis(TOKENS: tl.constexpr, HEADS: tl.constexpr):
-    """Numbers of a tile's tokens along its first axis, or its second where a head stands alone.
-
-    An axis of one element in the middle costs A2 32 bytes for every element behind it.
-    """
-    t = tl.arange(0, TOKENS)
-    return t[None, :, None] if HEADS == 1 else t[:, None, None]
-
-
-@triton.jit
-def _per_head(table, HEADS: tl.constexpr):
-    """Rows of a table, ``[TOKENS, HALF]``, for the axes of a tile."""
-    return table[None, :, :] if HEADS == 1 else table[:, None, :]
-
-
-@triton.jit
-def _apart(pairs, TOKENS: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr):
-    """Even and odd channels."""
-    if HEADS == 1:
-        first, second = tl.split(tl.reshape(pairs, (1, TOKENS, HALF, 2)))
-    else:
-        first, second = tl.split(tl.reshape(pairs, (TOKENS, HEADS, HALF, 2)))
-    return first, second
-
-
-@triton.jit
-def _together(first, second, TOKENS: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr):
-    """The inverse of :func:`_apart`."""
-    if HEADS == 1:
-        pairs = tl.reshape(tl.join(first, second), (1, TOKENS, 2 * HALF))
-    else:
-        pairs = tl.reshape(tl.join(first, second), (TOKENS, HEADS, 2 * HALF))
-    return pairs
+from ascend_ops_core.ops.rotary.kernels.tile import Tile, apart, per_head, together, token_axis
 
 
 @triton.jit
@@ -84,9 +39,9 @@ def _rotate_tile(
     KEPT: tl.constexpr,
 ):
     """Rotate ``HEADS`` heads from ``head`` on of ``TOKENS`` tokens from ``start`` on."""
-    t = _token_axis(TOKENS, HEADS)
-    cos = _per_head(cos, HEADS)
-    sin = _per_head(sin, HEADS)
+    t = token_axis(TOKENS, HEADS)
+    cos = per_head(cos, HEADS)
+    sin = per_head(sin, HEADS)
     rotated: tl.constexpr = WIDTH - 2 * PAIRS if AT_END else 0
     kept: tl.constexpr = 0 if AT_END else 2 * PAIRS
     h = head + tl.arange(0, HEADS)[None, :, None]
@@ -98,9 +53,9 @@ def _rotate_tile(
         both = tl.arange(0, 2 * HALF)[None, None, :]
         mask = here & (both < 2 * PAIRS)
         pairs = tl.load(x + rotated + both, mask=mask, other=0.0)
-        first, second = _apart(pairs, TOKENS, HEADS, HALF)
+        first, second = apart(pairs, TOKENS, HEADS, HALF)
         first, second = _turned(first.to(tl.float32), second.to(tl.float32), cos, sin)
-        pairs = _together(first, second, TOKENS, HEADS, HALF)
+        pairs = together(first, second, TOKENS, HEADS, HALF)
         tl.store(out + rotated + both, pairs.to(element), mask=mask)
     else:
         p = tl.arange(0, HALF)[None, None, :]
@@ -221,7 +176,7 @@ def _norm_rotary_kernel(
 ):
     rotated: tl.constexpr = WIDTH - 2 * PAIRS
     element = out_ptr.dtype.element_ty
-    t = _token_axis(TOKENS, HEADS)
+    t = token_axis(TOKENS, HEADS)
     both = tl.arange(0, 2 * HALF)[None, None, :]
     p = tl.arange(0, HALF)[None, None, :]
     k = tl.arange(0, KEPT)[None, None, :]
@@ -253,9 +208,9 @@ def _norm_rotary_kernel(
             tl.store(out + k, kept.to(element), mask=kept_mask)
             # The norm's result has the dtype of the heads before it is rotated.
             pairs = pairs.to(element).to(tl.float32)
-            first, second = _apart(pairs, TOKENS, HEADS, HALF)
+            first, second = apart(pairs, TOKENS, HEADS, HALF)
             first, second = _turned(first, second, cos, sin)
-            pairs = _together(first, second, TOKENS, HEADS, HALF)
+            pairs = together(first, second, TOKENS, HEADS, HALF)
             tl.store(out + rotated + both, pairs.to(element), mask=both_mask)
 
 
@@ -293,7 +248,7 @@ def rms_norm_rotary(
 ) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.rotary.rms_norm_rotary`."""
     x, out = _rows(x), _empty(x)
-    tile = _Tile.of(current_facts(), x, cos.shape[1], 0, interleaved=True, normed=True)
+    tile = Tile.of(current_facts(), x, cos.shape[1], 0, interleaved=True, normed=True)
     arguments = {
         "x_ptr": x,
         "weight_ptr": x if weight is None else weight,
@@ -334,7 +289,7 @@ def _rotate(
     if k is not None:
         k, k_out = _rows(k), _empty(k)
     facts, pairs = current_facts(), cos.shape[1]
-    tile = _Tile.of(facts, q, pairs, 0 if k is None else k.shape[1], interleaved=interleaved)
+    tile = Tile.of(facts, q, pairs, 0 if k is None else k.shape[1], interleaved=interleaved)
     second = q if k is None else k
     arguments = {
         "q_ptr": q,
@@ -366,55 +321,6 @@ def _rotate(
     }
     launch(_rotary_kernel, tile.programs, arguments, constants)
     return q_out, k_out
-
-
-@dataclass(frozen=True)
-class _Tile:
-    """Tokens and heads that are rotated at a time, and widths padded to powers of two."""
-
-    tokens: int
-    heads: int
-    second_heads: int
-    half: int
-    kept: int
-    programs: int
-
-    @staticmethod
-    def of(
-        facts: DeviceFacts,
-        x: torch.Tensor,
-        pairs: int,
-        second_count: int,
-        *,
-        interleaved: bool,
-        normed: bool = False,
-    ) -> _Tile:
-        """Widest tile of heads that fits, then as many tokens as fit with it."""
-        tokens, count, width = x.shape
-        half = next_power_of_two(pairs)
-        passed = width - 2 * pairs
-        kept = next_power_of_two(passed) if passed else 0
-        size = x.element_size()
-        local = half * (_PAIR_BYTES + (_SPLIT_BYTES if interleaved else 0))
-        if normed:
-            local += (2 * half + kept) * _NORM_BYTES
-        streamed = (4 * half + 2 * kept) * size
-        most = next_power_of_two(max(count, second_count))
-        heads = block_of(facts, streamed=streamed, local=local, minimum=1, maximum=most)
-        # Few tokens are spread over the cores before a core takes more than one.
-        share = next_power_of_two(-(-tokens // facts.vector_cores))
-        taken = block_of(
-            facts, streamed=streamed * heads, local=local * heads, minimum=1, maximum=share
-        )
-        programs = -(-tokens // taken) if count and width else 0
-        return _Tile(
-            taken,
-            min(heads, next_power_of_two(count)),
-            min(heads, next_power_of_two(second_count)),
-            half,
-            kept,
-            programs,
-        )
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
