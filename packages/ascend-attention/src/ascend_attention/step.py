@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
+from ascend_ops_core.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
 class StepLayout:
     """The ragged batch of one step.
 
+    What the scheduler knows stays on the host, where sizes are computed; what kernels read is on
+    the device.
+
     Attributes:
-        query_start: ``[R + 1]`` int64, first token of every request in the flat batch.
-        seq_lens: ``[R]`` int64, context length of every request, this step's tokens included.
+        query_start: ``[R + 1]`` int64 on the host, first token of every request in the flat batch.
+        seq_lens: ``[R]`` int64 on the host, context length of every request, this step's tokens
+            included; None where only the device knows it.
         request: ``[T]`` int64, the request of every token.
         position: ``[T]`` int64, the token's index within its request.
     """
 
     query_start: torch.Tensor
-    seq_lens: torch.Tensor
+    seq_lens: torch.Tensor | None
     request: torch.Tensor
     position: torch.Tensor
 
@@ -31,22 +37,49 @@ class StepLayout:
 
     @property
     def query_lens(self) -> torch.Tensor:
-        """``[R]`` tokens of every request in this step."""
+        """``[R]`` tokens of every request in this step, on the host."""
         return self.query_start.diff()
 
     @property
     def starts(self) -> torch.Tensor:
-        """``[R]`` tokens of every request that earlier steps computed."""
+        """``[R]`` tokens of every request that earlier steps computed, on the host.
+
+        Raises:
+            InvalidInputError: only the device knows the context lengths.
+        """
+        if self.seq_lens is None:
+            raise InvalidInputError(
+                "a step whose context lengths are on the device",
+                "compressed caches need them on the host",
+                "Build the layout with StepLayout.build.",
+            )
         return self.seq_lens - self.query_lens
 
+    @cached_property
+    def least_position(self) -> int:
+        """Smallest position of a token, 0 without tokens or where only the device knows it."""
+        if self.seq_lens is None:
+            return 0
+        starts = self.starts[self.query_lens > 0]
+        return int(starts.min()) if len(starts) else 0
+
+    @cached_property
+    def longest_context(self) -> int:
+        """Largest context length of a request with tokens; 0 without tokens."""
+        used = (self.starts + self.query_lens)[self.query_lens > 0]
+        return int(used.max()) if len(used) else 0
+
     @classmethod
-    def build(cls, query_start: Any, seq_lens: Any) -> StepLayout:
+    def build(
+        cls, query_start: Any, seq_lens: Any, device: torch.device | str = "cpu"
+    ) -> StepLayout:
         """Flatten the batch.
 
         Args:
             query_start: ``[R + 1]`` cumulative query lengths, starting at 0; a sequence, an array
                 or a CPU tensor.
-            seq_lens: ``[R]`` context lengths.
+            seq_lens: ``[R]`` context lengths, the same.
+            device: where ``request`` and ``position`` are needed.
         """
         starts = torch.as_tensor(query_start, dtype=torch.int64)
         lens = torch.as_tensor(seq_lens, dtype=torch.int64)
@@ -54,7 +87,18 @@ class StepLayout:
         request = torch.arange(len(lens)).repeat_interleave(query_lens)
         before = starts[:-1] - (lens - query_lens)
         position = torch.arange(int(starts[-1])) - before.repeat_interleave(query_lens)
-        return cls(starts, lens, request, position)
+        return cls(starts, lens, *to_device(device, request, position))
+
+    @classmethod
+    def one_token_each(cls, seq_lens: torch.Tensor) -> StepLayout:
+        """One token of every request, with context lengths that only the device knows.
+
+        Args:
+            seq_lens: ``[R]`` integer, on the device.
+        """
+        requests = seq_lens.shape[0]
+        request = torch.arange(requests, device=seq_lens.device)
+        return cls(torch.arange(requests + 1), None, request, seq_lens.long() - 1)
 
     def visible_entries(self, ratio: int) -> torch.Tensor:
         """``[T]`` int64: compressed entries that each token may attend to, ``(p + 1) // ratio``."""
@@ -66,8 +110,8 @@ class ClosedEntries:
     """Compressed entries that a step completes.
 
     Attributes:
-        request: ``[N]`` int64.
-        entry: ``[N]`` int64, the entry's index within its request.
+        request: ``[N]`` int64, on the layout's device.
+        entry: ``[N]`` int64, the entry's index within its request, on the same.
     """
 
     request: torch.Tensor
@@ -80,8 +124,21 @@ class ClosedEntries:
     def of(cls, layout: StepLayout, ratio: int) -> ClosedEntries:
         """Entries whose last token lies in this step: no other is emitted."""
         first = layout.starts // ratio
-        counts = (layout.seq_lens // ratio - first).clamp(min=0)
+        counts = ((layout.starts + layout.query_lens) // ratio - first).clamp(min=0)
         request = torch.arange(len(counts)).repeat_interleave(counts)
         before = counts.cumsum(0) - counts
         entry = torch.arange(len(request)) + (first - before).repeat_interleave(counts)
-        return cls(request, entry)
+        return cls(*to_device(layout.position.device, request, entry))
+
+
+def to_device(device: torch.device | str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Copy int64 host tensors of one length to a device at once, without waiting for it.
+
+    Args:
+        device: the target; on a CPU the tensors are returned as they are.
+        tensors: ``[N]`` each.
+    """
+    if torch.device(device).type == "cpu":
+        return tensors
+    # Pinned memory is what a copy can read after this returns.
+    return torch.stack(tensors).pin_memory().to(device, non_blocking=True).unbind(0)

@@ -63,7 +63,17 @@ class DeepseekV4Attention(nn.Module):
                 build.rotary.compress,
                 dtype,
             )
-        shape = DSAShape(ratio, shard.num_heads, width, spec.sliding_window, spec.index_head_dim)
+        # The 8-bit rows of a device family need kernels that quantise while they write.
+        shape = DSAShape(
+            ratio,
+            shard.num_heads,
+            width,
+            spec.sliding_window,
+            spec.index_head_dim,
+            build.device,
+            build.block_tokens,
+            keep_dtype=True,
+        )
         self.dsa = DSAAttention(shape, self.attn_sink, self.compressor, self.indexer, dtype, prefix)
 
     def forward(self, hidden: torch.Tensor, rotation: StepRotation) -> torch.Tensor:

@@ -45,7 +45,7 @@ def select_entries(
         all of them. Between equal scores either may be chosen.
     """
     visible = layout.visible_entries(ratio)
-    longest = int(visible.max()) if visible.numel() else 0
+    longest = layout.longest_context // ratio
     kernels = _cpu.usable(query, head_weights, key_cache)
     if longest > top_k and kernels is not None and kernels.supports(query, head_weights, key_cache):
         return kernels.select_entries(

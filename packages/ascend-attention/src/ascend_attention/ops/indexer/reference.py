@@ -22,9 +22,9 @@ def select_entries(
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.indexer.select_entries`."""
     visible = layout.visible_entries(ratio)
-    longest = int(visible.max()) if visible.numel() else 0
+    longest = layout.longest_context // ratio
     kept = min(top_k, longest)
-    entries = torch.arange(kept).expand(visible.shape[0], kept)
+    entries = torch.arange(kept, device=visible.device).expand(visible.shape[0], kept)
     selected = torch.where(entries < visible.unsqueeze(-1), entries, -1)
     if longest <= top_k:
         return selected
@@ -33,8 +33,8 @@ def select_entries(
         count = int(layout.seq_lens[request]) // ratio
         if count <= top_k or first == last:
             continue
-        row = torch.arange(count)
-        index = locate_rows(block_table, torch.tensor(request), row, key_cache.shape[1])
+        row = torch.arange(count, device=visible.device)
+        index = locate_rows(block_table, torch.full_like(row, request), row, key_cache.shape[1])
         keys = gather_rows(key_cache, index).float()
         tile = max(1, _TILE_ELEMENTS // (query.shape[1] * count))
         for start in range(first, last, tile):
@@ -53,7 +53,7 @@ def _best(
     tokens, heads, width = query.shape
     scores = (query.reshape(-1, width).float() @ keys.T).relu_().view(tokens, heads, -1)
     scores = torch.bmm(head_weights.unsqueeze(1), scores).squeeze(1)
-    hidden = torch.arange(keys.shape[0]) >= visible.unsqueeze(-1)
+    hidden = torch.arange(keys.shape[0], device=keys.device) >= visible.unsqueeze(-1)
     best = scores.masked_fill_(hidden, float("-inf")).topk(top_k, dim=-1).indices
     # top-k puts hidden entries last, so unused places stay at the end.
     return torch.where(best < visible.unsqueeze(-1), best, -1)

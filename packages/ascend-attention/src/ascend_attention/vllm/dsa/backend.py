@@ -16,16 +16,20 @@ from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata, build_metadata
 _latest: StepLayout | None = None
 
 
-def _step_layout(query_start: torch.Tensor, seq_lens: torch.Tensor) -> StepLayout:
+def _step_layout(
+    query_start: torch.Tensor, seq_lens: torch.Tensor, device: torch.device
+) -> StepLayout:
     """The step's layout, built by the first of the builders that ask for the same batch."""
     global _latest
     latest = _latest
     if (
         latest is None
+        or latest.seq_lens is None
+        or latest.position.device != device
         or not torch.equal(latest.query_start, query_start)
         or not torch.equal(latest.seq_lens, seq_lens)
     ):
-        latest = _latest = StepLayout.build(query_start, seq_lens)
+        latest = _latest = StepLayout.build(query_start, seq_lens, device)
     return latest
 
 
@@ -54,13 +58,25 @@ class AscendDSAMetadataBuilder(AttentionMetadataBuilder[AscendDSAMetadata]):
     ) -> AscendDSAMetadata:
         common = common_attn_metadata
         requests = common.num_reqs
-        layout = _step_layout(
-            common.query_start_loc_cpu[: requests + 1].long(),
-            common.seq_lens[:requests].cpu().long(),
-        )
         return build_metadata(
-            self.kind, layout, common.block_table_tensor[:requests], common.slot_mapping
+            self.kind,
+            self._layout(common),
+            common.block_table_tensor[:requests],
+            common.slot_mapping,
         )
+
+    def _layout(self, common: CommonAttentionMetadata) -> StepLayout:
+        requests = common.num_reqs
+        query_start = common.query_start_loc_cpu[: requests + 1].long()
+        seq_lens = common.seq_lens[:requests]
+        if not seq_lens.is_cpu:
+            # What the host knows is not fetched from the device. Between two draft tokens it does
+            # not know how many drafts were accepted; a sliding window can do without.
+            if common._seq_lens_cpu is not None:
+                seq_lens = common._seq_lens_cpu[:requests]
+            elif self.kind.compress_ratio == 0 and bool((query_start.diff() == 1).all()):
+                return StepLayout.one_token_each(seq_lens)
+        return _step_layout(query_start, seq_lens.cpu().long(), common.seq_lens.device)
 
 
 class AscendDSABackend(PagedRowsBackend):

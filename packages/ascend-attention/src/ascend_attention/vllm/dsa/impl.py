@@ -108,14 +108,15 @@ class AscendDSAImpl:
             self.indexer.ratio,
             self.indexer.top_k,
         )
-        chosen = entry >= 0
+        # Every token sees at least as many entries as there are places.
+        full = (meta.layout.least_position + 1) // self.indexer.ratio >= entry.shape[1]
         index = locate_rows(
             meta.block_table,
             meta.layout.request.unsqueeze(-1),
             entry.clamp(min=0),
             cache.kind.rows_per_block,
         )
-        return RowSource(cache.kv_cache, index, None if bool(chosen.all()) else chosen)
+        return RowSource(cache.kv_cache, index, None if full else entry >= 0)
 
 
 def _metadata(cache: PagedCacheLayer) -> AscendDSAMetadata:

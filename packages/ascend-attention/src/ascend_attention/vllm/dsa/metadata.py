@@ -11,6 +11,9 @@ from ascend_attention.caches import CacheKind, CacheRole, overlap_of
 from ascend_attention.ops.paged_rows import RowIndex, locate_rows
 from ascend_attention.step import ClosedEntries, StepLayout
 
+_NULL_SLOT = 0
+"""The first slot of vLLM's null block."""
+
 
 @dataclass
 class AscendDSAMetadata(AttentionMetadata):
@@ -19,8 +22,8 @@ class AscendDSAMetadata(AttentionMetadata):
     Attributes:
         layout: the ragged batch.
         block_table: ``[R, nb]`` blocks of every request in this cache's group.
-        token_rows: tokens whose row is written, or None for all of them in order; padding slots
-            are dropped here.
+        token_rows: tokens whose row is written, or None for all of them in order. Padding slots are
+            dropped here on a CPU, and written to the null block on a device.
         write: where the rows go: a row per token, or per closed entry in a compressed cache.
         closed: entries that this step completes (compressed caches and states).
         read: rows that attention or the compressor reads: ``[T, window]`` of a sliding window,
@@ -71,43 +74,46 @@ def _entry_cache(meta: AscendDSAMetadata, kind: CacheKind) -> None:
     )
     if kind.role is CacheRole.COMPRESSED and kind.compress_ratio == 128:
         visible = layout.visible_entries(kind.ratio)
-        longest = int(visible.max()) if visible.numel() else 0
-        entry = torch.arange(longest).expand(visible.shape[0], longest)
-        seen = entry < visible.unsqueeze(-1)
+        longest = layout.longest_context // kind.ratio
+        entry = torch.arange(longest, device=visible.device).expand(visible.shape[0], longest)
         index = locate_rows(
             meta.block_table, layout.request.unsqueeze(-1), entry, kind.rows_per_block
         )
-        meta.visible = index, None if bool(seen.all()) else seen
+        all_seen = (layout.least_position + 1) // kind.ratio >= longest
+        meta.visible = index, None if all_seen else entry < visible.unsqueeze(-1)
 
 
 def _token_cache(meta: AscendDSAMetadata, kind: CacheKind, slot_mapping: torch.Tensor) -> None:
     layout = meta.layout
     slots = slot_mapping[: layout.num_tokens].long()
-    if bool((slots < 0).any()):
+    if not slots.is_cpu:
+        # Dropping rows would wait for the device. vLLM gives block 0 to no request, so what is
+        # written there is never read.
+        slots = slots.clamp(min=_NULL_SLOT)
+    elif bool((slots < 0).any()):
         meta.token_rows = (slots >= 0).nonzero().squeeze(-1)
         slots = slots[meta.token_rows]
     block = torch.div(slots, kind.block_tokens, rounding_mode="floor")
     meta.write = RowIndex(block, slots - block * kind.block_tokens)
     if kind.role is CacheRole.SLIDING_WINDOW:
         assert kind.window is not None
-        back = torch.arange(kind.window - 1, -1, -1)
+        back = torch.arange(kind.window - 1, -1, -1, device=slots.device)
         position = layout.position.unsqueeze(-1) - back
-        meta.read, meta.read_valid = _rows_of(meta, kind, layout.request, position)
+        meta.read = _rows_of(meta, kind, layout.request, position)
+        meta.read_valid = None if layout.least_position >= kind.window - 1 else position >= 0
         return
     ratio = kind.compress_ratio
     meta.closed = ClosedEntries.of(layout, ratio)
     width = overlap_of(ratio) * ratio
     last = (meta.closed.entry + 1) * ratio
-    position = last.unsqueeze(-1) - torch.arange(width, 0, -1)
+    position = last.unsqueeze(-1) - torch.arange(width, 0, -1, device=last.device)
     # Rows before the first token belong to no window; the compressor ignores them by entry.
-    meta.read, _ = _rows_of(meta, kind, meta.closed.request, position)
+    meta.read = _rows_of(meta, kind, meta.closed.request, position)
 
 
 def _rows_of(
     meta: AscendDSAMetadata, kind: CacheKind, request: torch.Tensor, position: torch.Tensor
-) -> tuple[RowIndex, torch.Tensor | None]:
-    exists = position >= 0
-    index = locate_rows(
+) -> RowIndex:
+    return locate_rows(
         meta.block_table, request.unsqueeze(-1), position.clamp(min=0), kind.rows_per_block
     )
-    return index, None if bool(exists.all()) else exists

@@ -6,7 +6,7 @@ that is an argument becomes that argument, one in an argument's storage becomes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -42,8 +42,8 @@ _waiting = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 class _Arguments:
     """The arguments of one call, aliased to the CPU."""
 
-    def __init__(self, op: torch._ops.OpOverload) -> None:
-        self.name = qualified_name(op)
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.device: int | None = None
         self.asked: int | None = None
@@ -59,7 +59,7 @@ class _Arguments:
             self.asked = index_of(value)
             return torch.device("cpu")
         if isinstance(value, (list, tuple)):
-            return type(value)(self.to_cpu(one) for one in value)
+            return _like(value, (self.to_cpu(one) for one in value))
         return value
 
     def _tensor(self, value: torch.Tensor) -> torch.Tensor:
@@ -99,7 +99,7 @@ class _Arguments:
         if isinstance(result, torch.Tensor):
             return self._result(result)
         if isinstance(result, (list, tuple)):
-            return type(result)(self.to_npu(one) for one in result)
+            return _like(result, (self.to_npu(one) for one in result))
         return result
 
     def _result(self, result: torch.Tensor) -> torch.Tensor:
@@ -127,6 +127,17 @@ def fallback(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     return _run(op, args, kwargs)
 
 
+def on_host_memory(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Call a function with CPU tensors over the memory of npu tensors, as a kernel reads them.
+
+    What it writes to them is written to the npu tensors; results become npu tensors.
+    """
+    arguments = _Arguments(getattr(call, "__name__", repr(call)))
+    on_cpu = [arguments.to_cpu(one) for one in args]
+    arguments.check()
+    return arguments.to_npu(call(*on_cpu))
+
+
 def qualified_name(op: torch._ops.OpOverload) -> str:
     """Return ``namespace::name.overload``."""
     overload = op._schema.overload_name
@@ -138,7 +149,7 @@ def _run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, 
     name = qualified_name(op)
     if name in SPECIAL:
         return SPECIAL[name](*args, **kwargs)
-    arguments = _Arguments(op)
+    arguments = _Arguments(name)
     on_cpu = [arguments.to_cpu(one) for one in args]
     named = {key: arguments.to_cpu(one) for key, one in kwargs.items()}
     arguments.check()
@@ -223,6 +234,11 @@ def _run_torch_npu(op: torch._ops.OpOverload, args: list[Any], kwargs: dict[str,
             f"{qualified_name(op)}: the simulated NPU was installed without a torch_npu wheel"
         )
     return run(contract, op, args, kwargs)
+
+
+def _like(sequence: Any, items: Iterable[Any]) -> Any:
+    """A list, tuple or named tuple of the same kind."""
+    return type(sequence)(*items) if hasattr(sequence, "_fields") else type(sequence)(items)
 
 
 def _has_generator(args: list[Any], kwargs: dict[str, Any]) -> bool:
