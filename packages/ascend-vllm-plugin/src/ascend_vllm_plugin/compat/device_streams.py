@@ -8,6 +8,7 @@ its own XPU runner replaces the same names.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,4 +21,6 @@ def use_npu_streams() -> None:
     """Replace them for this process, which has no CUDA device; may be called repeatedly."""
     npu: Any = torch.npu  # type: ignore[attr-defined]
     for name in NAMES:
-        setattr(torch.cuda, name, getattr(npu, name))
+        ours = getattr(npu, name)
+        # torch's compiler refuses one function under two names.
+        setattr(torch.cuda, name, ours if isinstance(ours, type) else partial(ours))

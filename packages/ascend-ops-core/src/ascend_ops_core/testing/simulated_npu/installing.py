@@ -143,6 +143,7 @@ def _install_device(devices: int, total: int) -> None:
     aten = torch.library.Library("aten", "IMPL")
     aten.impl("convolution_overrideable", special.convolution, "PrivateUse1")
     aten.impl("convolution_backward_overrideable", special.convolution_backward, "PrivateUse1")
+    aten.impl("_to_copy", special.to_copy, "PrivateUse1")
     # torch resolves lazily conjugated or negated tensors by copying them, so this must take them.
     for key in ("Conjugate", "Negative"):
         aten.impl("_copy_from", torch.library.fallthrough_kernel, key)

@@ -44,7 +44,7 @@ def pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
     """
     if tensor.device.type != "cpu":
         raise RuntimeError(f"cannot pin {tensor.device} memory: only dense CPU tensors can be")
-    return tensor if is_pinned(tensor) else _mark(tensor.clone())
+    return tensor if is_pinned(tensor) else pinned(tensor.clone())
 
 
 def is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
@@ -71,13 +71,14 @@ def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         if pin_memory:
             if made.device.type != "cpu":
                 raise RuntimeError(f"{factory.__name__}: only CPU memory can be pinned")
-            _mark(made)
+            pinned(made)
         return made
 
     return make
 
 
-def _mark(tensor: torch.Tensor) -> torch.Tensor:
+def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """Mark the memory of a CPU tensor as pinned; returns the tensor."""
     for key in [key for key, reference in _pinned.items() if reference.expired()]:
         del _pinned[key]
     storage = tensor.untyped_storage()
