@@ -78,6 +78,13 @@ class AscendNPUPlatform(CompressedCachesMixin, Platform):
         kernels.enable_flashinfer_autotune = False
         # A forked process could not start the device that its parent has started.
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+        scheduler = vllm_config.scheduler_config
+        if vllm_config.speculative_config is not None and scheduler.async_scheduling:
+            logger.info(
+                "async scheduling is off while drafting: caches are indexed by context lengths "
+                "that the host must know when a step starts"
+            )
+            scheduler.async_scheduling = False
         if vllm_config.model_config is not None:
             vllm_config.model_config.disable_cascade_attn = True
         if has_compressed_caches(vllm_config.model_config):

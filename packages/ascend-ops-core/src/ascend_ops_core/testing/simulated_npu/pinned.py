@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._device import _device_constructors
 
 _FACTORIES = (
     "arange",
@@ -58,6 +59,8 @@ def is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
 
 def install_pinned() -> None:
     """Let ``pin_memory=True``, ``Tensor.pin_memory`` and ``Tensor.is_pinned`` work."""
+    # `with torch.device(...)` keeps a set of the factories, which must be torch's own.
+    _device_constructors()
     torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
     torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]
     for name in _FACTORIES:
