@@ -7,6 +7,7 @@ that is an argument becomes that argument, one in an argument's storage becomes 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -138,15 +139,37 @@ def on_host_memory(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     return arguments.to_npu(call(*on_cpu))
 
 
+class _Operator:
+    """What the schema of an operator says, read once."""
+
+    def __init__(self, op: torch._ops.OpOverload) -> None:
+        schema = op._schema
+        overload = schema.overload_name
+        self.name = f"{schema.name}.{overload}" if overload else str(schema.name)
+        self.seeded = _seeded in op.tags
+        self.may_wait = bool(_waiting.intersection(op.tags))
+        self.tensors = [str(one.type) == "Tensor" for one in schema.arguments]
+        self.written = [
+            one.name
+            for one in schema.arguments
+            if one.alias_info is not None and one.alias_info.is_write
+        ]
+
+
+@cache
+def _operator(op: torch._ops.OpOverload) -> _Operator:
+    return _Operator(op)
+
+
 def qualified_name(op: torch._ops.OpOverload) -> str:
     """Return ``namespace::name.overload``."""
-    overload = op._schema.overload_name
-    return f"{op._schema.name}.{overload}" if overload else str(op._schema.name)
+    return _operator(op).name
 
 
 def _run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     COUNTERS.operators += 1
-    name = qualified_name(op)
+    known = _operator(op)
+    name = known.name
     if name in SPECIAL:
         return SPECIAL[name](*args, **kwargs)
     arguments = _Arguments(name)
@@ -164,7 +187,7 @@ def _run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, 
     if named.get("pin_memory"):
         raise RuntimeError(f"{name}: only CPU memory can be pinned")
     named.pop("pin_memory", None)
-    if op.tags and _waiting.intersection(op.tags) and _waits(name, args):
+    if known.may_wait and _waits(name, args):
         COUNTERS.synchronisations += 1
     return arguments.to_npu(_call(op, on_cpu, named, arguments, kwargs))
 
@@ -179,7 +202,7 @@ def _call(
     """Call the CPU kernel, with random numbers of the device and room for ``out`` tensors."""
     call = _with_scalars(op, args)
     outs = _resizable_outs(op, kwargs, original_kwargs, only_empty=True)
-    if _seeded in op.tags and not _has_generator(args, kwargs):
+    if _operator(op).seeded and not _has_generator(args, kwargs):
         with drawing_from(default_generator(arguments.index)):
             result = call(*args, **kwargs)
     else:
@@ -198,8 +221,8 @@ def _call(
 
 def _with_scalars(op: torch._ops.OpOverload, args: list[Any]) -> Any:
     """The overload to call: Python numbers may stand for tensors here, but not in its schema."""
-    for argument, value in zip(op._schema.arguments, args, strict=False):
-        if isinstance(value, (int, float, complex)) and str(argument.type) == "Tensor":
+    for is_tensor, value in zip(_operator(op).tensors, args, strict=False):
+        if is_tensor and isinstance(value, (int, float, complex)):
             return op.overloadpacket
     return op
 
@@ -213,14 +236,13 @@ def _resizable_outs(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Put fresh CPU tensors in place of ``out`` tensors, whose aliases cannot grow."""
     outs = []
-    for argument in op._schema.arguments:
-        written = argument.alias_info is not None and argument.alias_info.is_write
-        original = original_kwargs.get(argument.name)
-        if written and isinstance(original, torch.Tensor) and original.device.type == "npu":
+    for name in _operator(op).written:
+        original = original_kwargs.get(name)
+        if isinstance(original, torch.Tensor) and original.device.type == "npu":
             if only_empty and original.numel() > 0:
                 continue
             made = torch.empty(0, dtype=original.dtype)
-            kwargs[argument.name] = made
+            kwargs[name] = made
             outs.append((original, made))
     return outs
 
