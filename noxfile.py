@@ -40,8 +40,7 @@ def lint(session: nox.Session) -> None:
         ("mypy", "noxfile.py", "benchmarks", "ci", "tools"),
     ):
         try:
-            program = env.program(command[0])
-            session.run(program, *command[1:], env=env.variables(), external=True)
+            _run(session, env, env.program(command[0]), *command[1:])
         except CommandFailed:
             failed.append(" ".join(command[:2]))
     if failed:
@@ -55,11 +54,15 @@ def _tests_of(package: Package) -> None:
         if "cpu-kernels" in package.extras:
             # The tests need the optional kernels; that the package does not is shown here.
             bare = environments.isolated(f"bare-{package.name}", package, [], wheels)
-            command = (str(bare.python), "-P", "-c", f"import {package.import_name}")
-            session.run(*command, env=bare.variables(), external=True)
+            _run(session, bare, str(bare.python), "-P", "-c", f"import {package.import_name}")
         extras = [one for one in ("cpu", "cpu-kernels", "test") if one in package.extras]
         env = environments.isolated(f"tests-{package.name}", package, extras, wheels)
-        _pytest(session, env, ["-m", "not engine and not serve"], [package.directory / "tests"])
+        _pytest(
+            session,
+            env,
+            ["-m", "not engine and not engine_npu and not serve"],
+            [package.directory / "tests"],
+        )
 
     tests.__doc__ = f"{package.name}: its wheel in a clean environment, its unit tests."
 
@@ -111,14 +114,21 @@ def operators(session: nox.Session) -> None:
     """Whether docs/ops.md is what the sessions with proofs recorded; `-- --write` renews it."""
     env = environments.development()
     mode = [] if "--write" in session.posargs else ["--check"]
-    command = (str(env.python), str(ROOT / "tools" / "ops_page.py"), *mode)
-    session.run(*command, env=env.variables(), external=True)
+    _run(session, env, str(env.python), str(ROOT / "tools" / "ops_page.py"), *mode)
 
 
 @nox.session
 def engine(session: nox.Session) -> None:
     """Tests inside the real vLLM, one process."""
     _pytest(session, environments.development(), ["-m", "engine"], [ROOT / "packages"])
+
+
+@nox.session(name="engine-npu")
+def engine_npu(session: nox.Session) -> None:
+    """Tests inside the real vLLM on the simulated NPU, which changes torch for the process."""
+    folder = ROOT / "packages" / "ascend-vllm-plugin" / "tests" / "engine"
+    variables = {**_npu(), "ASCEND_SIMULATED_NPU": "family=A3,kernels=reference"}
+    _pytest(session, environments.development(), ["-m", "engine_npu"], [folder], **variables)
 
 
 @nox.session
@@ -131,17 +141,14 @@ def serve(session: nox.Session) -> None:
 def demo(session: nox.Session) -> None:
     """Serve the checkpoint that ships here and stream a completion from it."""
     env = environments.development()
-    session.run(
-        env.program("ascend-vllm"), "demo", *session.posargs, env=env.variables(), external=True
-    )
+    _run(session, env, env.program("ascend-vllm"), "demo", *session.posargs)
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
     """Benchmarks; arguments go to `python -m benchmarks`."""
     env = environments.development()
-    command = (str(env.python), "-m", "benchmarks", *session.posargs)
-    session.run(*command, env=env.variables(), external=True)
+    _run(session, env, str(env.python), "-m", "benchmarks", *session.posargs)
 
 
 @nox.session
@@ -151,8 +158,7 @@ def docs(session: nox.Session) -> None:
     site = str(environments.CACHE / "site")
     command = (env.program("mkdocs"), "build", "--strict", "--site-dir", site, *session.posargs)
     # Material prints an advertisement for its successor otherwise.
-    variables = env.variables() | {"NO_MKDOCS_2_WARNING": "1"}
-    session.run(*command, env=variables, external=True)
+    _run(session, env, *command, NO_MKDOCS_2_WARNING="1")
 
 
 @nox.session
@@ -163,9 +169,7 @@ def build(session: nox.Session) -> None:
     for package in packages().values():
         environments.build(package, folder)
     names = [str(file) for file in sorted(folder.iterdir()) if file.suffix in (".whl", ".gz")]
-    session.run(
-        env.program("twine"), "check", "--strict", *names, env=env.variables(), external=True
-    )
+    _run(session, env, env.program("twine"), "check", "--strict", *names)
 
 
 def _npu() -> dict[str, str]:
@@ -210,13 +214,22 @@ def _pytest(
     variables = {"OMP_WAIT_POLICY": "PASSIVE", "ASCEND_PROOFS": str(records)} | variables
     # In a folder of its own, so that no source tree is importable by accident.
     with tempfile.TemporaryDirectory(prefix="ascend-tests-") as elsewhere, session.chdir(elsewhere):
-        session.run(
+        _run(
+            session,
+            env,
             str(env.python),
             *PYTEST,
             *options,
             f"--junitxml={REPORTS / session.name}.xml",
             *[str(folder) for folder in folders],
             *session.posargs,
-            env=env.variables() | variables,
-            external=True,
+            **variables,
         )
+
+
+def _run(
+    session: nox.Session, env: environments.Environment, *command: str, **variables: str
+) -> None:
+    # nox would add the variables that `variables()` leaves out.
+    given = env.variables() | variables
+    session.run(*command, env=given, include_outer_env=False, external=True)

@@ -1,8 +1,8 @@
 """`./tools/dev test`: every session, then one table and one closing line.
 
-Sessions that keep to one core run in two lanes side by side; those of the whole stack, which use
-every core, run alone after them. A failing session does not stop the others. The exit status is 0
-only if every session passed and every session with tests ran at least one.
+Two sessions run side by side, since each keeps to about one core, and what reads the records of
+others runs after them. A failing session does not stop the others. The exit status is 0 only if
+every session passed and every session with tests ran at least one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ci.changed import WHOLE_STACK, UnknownPathError, all_sessions, changed_paths, sessions_for
+from ci.changed import (
+    PROOFS,
+    WHOLE_STACK,
+    UnknownPathError,
+    all_sessions,
+    changed_paths,
+    sessions_for,
+)
 from tools.workspace import ROOT
 
 REPORTS = ROOT / ".cache" / "reports"
+
+WORKERS = 2
+LONGEST_FIRST = (*WHOLE_STACK, *PROOFS)
 
 
 @dataclass(frozen=True)
@@ -76,24 +86,25 @@ def summary(outcomes: list[Outcome]) -> str:
     return "\n".join([*lines, "", str(total)])
 
 
-def lanes(sessions: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """Return two lanes of sessions that may run side by side, and those that run after them.
+def chains(sessions: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """Return chains of sessions that may run side by side, and those that run after all of them.
 
-    Sessions that build wheels share a folder, so they make one lane; what reads the records of the
-    others comes after all of them.
+    Sessions that build wheels share a folder, so they make one chain, in order. The longest chains
+    come first, so that two workers end at about the same time.
     """
-    after = [one for one in sessions if one in ("operators", *WHOLE_STACK)]
+    after = [one for one in sessions if one == "operators"]
     wheels = [one for one in sessions if one.startswith("tests-") and one != "tests-repo"]
-    rest = [one for one in sessions if one not in (*after, *wheels)]
-    return wheels, rest, after
+    alone = [one for one in sessions if one not in (*after, *wheels)]
+    alone.sort(key=lambda one: LONGEST_FIRST.index(one) if one in LONGEST_FIRST else len(sessions))
+    return [chain for chain in (wheels, *([one] for one in alone)) if chain], after
 
 
 def run_all(sessions: Sequence[str]) -> list[Outcome]:
     """Run the sessions and return their outcomes in the order of `sessions`."""
-    first, second, after = lanes(sessions)
-    with ThreadPoolExecutor(2) as pool:
-        side_by_side = pool.map(lambda lane: [run_session(one) for one in lane], (first, second))
-        outcomes = [outcome for lane in side_by_side for outcome in lane]
+    side_by_side, after = chains(sessions)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        done = pool.map(lambda chain: [run_session(one) for one in chain], side_by_side)
+        outcomes = [outcome for chain in done for outcome in chain]
     outcomes += [run_session(one) for one in after]
     return sorted(outcomes, key=lambda outcome: sessions.index(outcome.session))
 

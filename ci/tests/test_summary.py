@@ -44,22 +44,16 @@ def test_one_failing_session_fails_the_run_but_stops_no_other(
     assert capsys.readouterr().out.splitlines()[-1] == f"{len(ran)} passed, 0 failed, 0 skipped"
 
 
-def test_lanes_hold_every_session_once_and_wheels_apart() -> None:
-    first, second, after = runner.lanes(runner.all_sessions())
-    assert sorted(first + second + after) == sorted(runner.all_sessions())
-    assert "tests-ascend-ops-core" in first
-    assert {"tests-repo", "lint", "compile"} <= set(second)
-    assert after == ["operators", "engine", "serve"]
+def test_chains_hold_every_session_once_and_wheels_in_one() -> None:
+    side_by_side, after = runner.chains(runner.all_sessions())
+    every = [one for chain in side_by_side for one in chain]
+    assert sorted(every + after) == sorted(runner.all_sessions())
+    first, *rest = side_by_side
+    assert first == [one for one in runner.all_sessions() if one.startswith("tests-ascend-")]
+    assert all(len(chain) == 1 for chain in rest)
+    assert rest[:2] == [["engine"], ["serve"]]
+    assert after == ["operators"]
 
 
-def test_outcomes_come_in_the_order_of_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[str] = []
-
-    def run(session: str) -> runner.Outcome:
-        ran.append(session)
-        return runner.Outcome(session, True, 0.0, None)
-
-    monkeypatch.setattr(runner, "run_session", run)
-    sessions = ["lint", "tests-ascend-attention", "sim", "operators", "serve"]
-    assert [outcome.session for outcome in runner.run_all(sessions)] == sessions
-    assert ran[-2:] == ["operators", "serve"]
+def test_a_selection_of_sessions_needs_no_other() -> None:
+    assert runner.chains(["lint", "docs"]) == ([["lint"], ["docs"]], [])

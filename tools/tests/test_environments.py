@@ -28,8 +28,10 @@ def test_python_variables_do_not_leak_into_an_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     variables = environments.Environment(tmp_path).variables()
     assert "PYTHONPATH" not in variables
+    assert "PYTHONDONTWRITEBYTECODE" not in variables
     assert variables["PATH"].startswith(f"{tmp_path}/bin:")
 
 

@@ -45,9 +45,7 @@ class SimulatedCommunicator(DeviceCommunicatorBase):
         """Send to rank ``dst``, by default the next one."""
         super().send(_on_host(tensor), dst)
 
-    def recv(
-        self, size: torch.Size, dtype: torch.dtype, src: int | None = None
-    ) -> torch.Tensor:
+    def recv(self, size: torch.Size, dtype: torch.dtype, src: int | None = None) -> torch.Tensor:
         """Receive from rank ``src``, by default the one before."""
         source = (self.rank_in_group - 1) % self.world_size if src is None else src
         received = torch.empty(size, dtype=dtype)

@@ -54,7 +54,9 @@ class AscendConfig(BaseModel):
                 close = difflib.get_close_matches(str(key), cls.model_fields, n=3, cutoff=0.5)
                 known = ", ".join(cls.model_fields)
                 meant = f"Did you mean {' or '.join(close)}?" if close else "Remove it."
-                raise InvalidInputError(f"additional_config key {key!r}", f"known are {known}", meant)
+                raise InvalidInputError(
+                    f"additional_config key {key!r}", f"known are {known}", meant
+                )
         try:
             parsed = cls.model_validate(dict(given))
         except ValidationError as error:
@@ -79,4 +81,6 @@ class AscendConfig(BaseModel):
             ours = [f"{name}={chosen}" for name, chosen in self.operators.items()]
             others = os.environ.get(VARIABLE, "")
             # The first entry of an operator holds.
-            os.environ[VARIABLE] = ",".join(dict.fromkeys([*ours, *filter(None, others.split(","))]))
+            os.environ[VARIABLE] = ",".join(
+                dict.fromkeys([*ours, *filter(None, others.split(","))])
+            )

@@ -41,11 +41,12 @@ class NPUWorker(Worker):
             )
         self.local_rank += self._ranks_of_other_replicas()
         count = torch.accelerator.device_count()
+        visible = current_platform.device_control_env_var
         if self.local_rank >= count:
             raise InvalidInputError(
                 f"local rank {self.local_rank}",
                 f"this process sees {count} NPU(s)",
-                f"Lower the parallel sizes, or show it more ({current_platform.device_control_env_var}).",
+                f"Lower the parallel sizes, or list more in {visible}.",
             )
         index = current_platform.logical_device_id_to_visible_device_id(self.local_rank)
         self.device = torch.device("npu", index)

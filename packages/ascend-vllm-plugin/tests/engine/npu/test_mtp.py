@@ -16,9 +16,7 @@ WIDTH = 2
 
 @pytest.fixture
 def engine(engines: EnginePool) -> Engine:
-    return engines.get(
-        SPEC, speculative_config={"method": "mtp", "num_speculative_tokens": WIDTH}
-    )
+    return engines.get(SPEC, speculative_config={"method": "mtp", "num_speculative_tokens": WIDTH})
 
 
 def drafted_and_accepted(engine: Engine) -> tuple[float, float]:

@@ -45,7 +45,9 @@ def test_other_device_families(
     blocks = DEVICE_CACHES[family_name].block_sizes[128]
     rows = {name.split(".")[-1]: cache.shape[1] for name, cache in engine.caches.items()}
     assert rows["swa_cache"] == blocks.sliding_window
-    sizes = {cache.shape[1] for name, cache in engine.caches.items() if name.endswith("state_cache")}
+    sizes = {
+        cache.shape[1] for name, cache in engine.caches.items() if name.endswith("state_cache")
+    }
     assert sizes == {blocks.state_c4, blocks.state_c128}
     requests = ragged(512)[:4]
     assert_all_match(checkpoints.oracle("mixed"), requests, engine.run(requests))

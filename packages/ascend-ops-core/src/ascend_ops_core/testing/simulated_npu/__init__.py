@@ -8,8 +8,10 @@ by its schemas and meta kernels and then run their references
 CPU tensors and npu tensors do not mix, as on hardware.
 
 It says nothing about precision, timing, or the order of work between streams: everything is done
-at once, in the order of the calls. It changes torch for the whole process and cannot be undone, so
-use a process of its own. Without :func:`install`, importing this changes nothing.
+at once, in the order of the calls. Graphs are captured and replayed, and mistakes in that are
+errors (:mod:`~ascend_ops_core.testing.simulated_npu.graphs`). It changes torch for the whole
+process and cannot be undone, so use a process of its own. Without :func:`install`, importing this
+changes nothing.
 
 For programs that start their own processes, see ``python -m
 ascend_ops_core.testing.simulated_npu --help``.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 from ascend_ops_core.testing.simulated_npu.aliases import to_cpu_alias, to_npu_alias
 from ascend_ops_core.testing.simulated_npu.counters import Counters, counters
+from ascend_ops_core.testing.simulated_npu.host_calls import record_host_call
 from ascend_ops_core.testing.simulated_npu.installing import (
     ENVIRONMENT,
     install,
@@ -35,6 +38,7 @@ __all__ = [
     "install_from_environment",
     "installed",
     "kernels_mode",
+    "record_host_call",
     "to_cpu_alias",
     "to_npu_alias",
 ]

@@ -45,6 +45,19 @@ def to_npu_alias(tensor: torch.Tensor, index: int = 0) -> torch.Tensor:
     return _restored(alias, conj, neg)
 
 
+def without_owning(alias: torch.Tensor) -> torch.Tensor:
+    """Return another CPU tensor over the memory of a CPU alias that does not keep it alive."""
+    if alias.is_conj() or alias.is_neg():
+        raise NotImplementedError("lazily conjugated or negated tensors cannot be captured here")
+    if not alias.numel():
+        return torch.empty_strided(alias.shape, alias.stride(), dtype=alias.dtype)
+    steps = zip(alias.shape, alias.stride(), strict=True)
+    extent = 1 + sum((size - 1) * stride for size, stride in steps)
+    room = (ctypes.c_uint8 * (extent * alias.element_size())).from_address(alias.data_ptr())
+    flat = torch.frombuffer(room, dtype=torch.uint8).view(alias.dtype)
+    return flat.as_strided(alias.shape, alias.stride())
+
+
 def reinterpreted(base: torch.Tensor, size: Any, stride: Any, offset: int) -> torch.Tensor:
     """Return a tensor in the storage of ``base``, ``offset`` elements behind its first."""
     reinterpret = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]

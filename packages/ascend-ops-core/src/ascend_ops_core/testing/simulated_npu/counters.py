@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 
@@ -18,6 +19,7 @@ class Counters:
         allocations: pieces of device memory taken.
         launches: Triton kernels started.
         operators: torch operators run on a device.
+        replays: graphs replayed; what a replay runs is not counted again.
     """
 
     device_to_host: int = 0
@@ -26,6 +28,7 @@ class Counters:
     allocations: int = 0
     launches: int = 0
     operators: int = 0
+    replays: int = 0
 
     def __sub__(self, other: Counters) -> Counters:
         numbers = {f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)}
@@ -34,6 +37,27 @@ class Counters:
 
 COUNTERS = Counters()
 """The running numbers of this process; :func:`counters` gives a snapshot."""
+
+
+@dataclass
+class Waits:
+    """Who is asked before the host waits.
+
+    Attributes:
+        refusal: raises if the host must not wait here; None lets it.
+    """
+
+    refusal: Callable[[str], None] | None = None
+
+
+waits = Waits()
+
+
+def host_waits(what: str) -> None:
+    """Count that the host waits for a device in ``what``."""
+    if waits.refusal is not None:
+        waits.refusal(what)
+    COUNTERS.synchronisations += 1
 
 
 def counters() -> Counters:

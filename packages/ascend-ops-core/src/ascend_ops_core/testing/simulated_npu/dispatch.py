@@ -6,8 +6,8 @@ that is an argument becomes that argument, one in an argument's storage becomes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -16,9 +16,11 @@ from ascend_ops_core.testing.simulated_npu.aliases import (
     reinterpreted,
     to_cpu_alias,
     to_npu_alias,
+    without_owning,
 )
-from ascend_ops_core.testing.simulated_npu.counters import COUNTERS
+from ascend_ops_core.testing.simulated_npu.counters import COUNTERS, host_waits
 from ascend_ops_core.testing.simulated_npu.generators import default_generator, drawing_from
+from ascend_ops_core.testing.simulated_npu.graphs import NPUGraph, capturing
 from ascend_ops_core.testing.simulated_npu.special import SPECIAL, replace_contents
 from ascend_ops_core.testing.simulated_npu.state import current_device, index_of, installation
 
@@ -136,7 +138,15 @@ def on_host_memory(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     arguments = _Arguments(getattr(call, "__name__", repr(call)))
     on_cpu = [arguments.to_cpu(one) for one in args]
     arguments.check()
-    return arguments.to_npu(call(*on_cpu))
+    graph = capturing()
+    if graph is not None:
+        for _, alias in arguments.pairs:
+            graph.keep_contents(alias)
+    result = call(*on_cpu)
+    here = arguments.to_npu(result)
+    if graph is not None:
+        _record(graph, call, arguments, on_cpu, {}, result)
+    return here
 
 
 class _Operator:
@@ -177,7 +187,7 @@ def _run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, 
     named = {key: arguments.to_cpu(one) for key, one in kwargs.items()}
     arguments.check()
     if op.namespace == "npu":
-        return arguments.to_npu(_run_torch_npu(op, on_cpu, named))
+        return _done(op, arguments, on_cpu, named, kwargs)
     if op.namespace not in _RUN_ON_CPU:
         raise NotImplementedError(
             f"{name} has no kernel for npu tensors (no PrivateUse1 kernel is registered); the "
@@ -188,8 +198,94 @@ def _run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, 
         raise RuntimeError(f"{name}: only CPU memory can be pinned")
     named.pop("pin_memory", None)
     if known.may_wait and _waits(name, args):
-        COUNTERS.synchronisations += 1
-    return arguments.to_npu(_call(op, on_cpu, named, arguments, kwargs))
+        host_waits(name)
+    return _done(op, arguments, on_cpu, named, kwargs)
+
+
+def _done(
+    op: torch._ops.OpOverload,
+    arguments: _Arguments,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    original_kwargs: Mapping[str, Any],
+) -> Any:
+    """Run a call, into the graph that is being captured if there is one."""
+    graph = capturing()
+    if graph is not None:
+        for target in _written(op, args, kwargs):
+            graph.keep_contents(target)
+    if op.namespace == "npu":
+        result = _run_torch_npu(op, args, kwargs)
+    else:
+        result = _call(op, args, kwargs, arguments, original_kwargs)
+    here = arguments.to_npu(result)
+    if graph is not None and not op.is_view:
+        run = partial(_again, op, arguments.index)
+        _record(graph, run, arguments, args, kwargs, result)
+    return here
+
+
+def _again(op: torch._ops.OpOverload, device: int, /, *args: Any, **kwargs: Any) -> Any:
+    """Run a recorded call once more."""
+    if op.namespace == "npu":
+        return _run_torch_npu(op, list(args), kwargs)
+    with drawing_from(default_generator(device)):
+        return _with_scalars(op, list(args))(*args, **kwargs)
+
+
+def _written(
+    op: torch._ops.OpOverload, args: list[Any], kwargs: Mapping[str, Any]
+) -> Iterator[torch.Tensor]:
+    # Some of torch_npu's operators write to caches that their schemas do not mark.
+    any_may_be = op.namespace == "npu"
+    given = {**dict(zip((one.name for one in op._schema.arguments), args, strict=False)), **kwargs}
+    for argument in op._schema.arguments:
+        marked = argument.alias_info is not None and argument.alias_info.is_write
+        if (any_may_be or marked) and argument.name in given:
+            yield from _tensors(given[argument.name])
+
+
+def _record(
+    graph: NPUGraph,
+    run: Callable[..., Any],
+    arguments: _Arguments,
+    args: list[Any],
+    kwargs: Mapping[str, Any],
+    result: Any,
+) -> None:
+    # A graph must not keep memory from outside alive, or its loss would go unnoticed.
+    aliases = [alias for _, alias in arguments.pairs]
+    unowned = {id(alias): without_owning(alias) for alias in aliases}
+    again_args = [_replaced(one, unowned) for one in args]
+    again_kwargs = {key: _replaced(one, unowned) for key, one in kwargs.items()}
+    storages = {alias.untyped_storage()._cdata for alias in aliases}
+    results = [one for one in _tensors(result) if one.untyped_storage()._cdata not in storages]
+    places = {one.untyped_storage()._cdata for one in unowned.values()}
+
+    def again() -> None:
+        values = run(*again_args, **again_kwargs)
+        made = [one for one in _tensors(values) if one.untyped_storage()._cdata not in places]
+        for old, new in zip(results, made, strict=True):
+            old.copy_(new)
+
+    graph.add(arguments.name, again, aliases, results)
+
+
+def _replaced(value: Any, by_id: Mapping[int, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return by_id.get(id(value), value)
+    if isinstance(value, (list, tuple)):
+        return _like(value, (_replaced(one, by_id) for one in value))
+    return value
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        if values.device.type == "cpu":
+            yield values
+    elif isinstance(values, (list, tuple)):
+        for one in values:
+            yield from _tensors(one)
 
 
 def _call(

@@ -56,13 +56,16 @@ class DeviceMemory:
 
 
 @dataclass
-class _Allocation:
+class Allocation:
+    """A piece of memory; ``start`` is its address."""
+
     start: int
     size: int
     device: int
     holders: list[StorageWeakRef] = field(default_factory=list)
 
     def ended(self) -> bool:
+        """Whether no npu tensor lies over it any more."""
         return all(holder.expired() for holder in self.holders)
 
 
@@ -72,7 +75,7 @@ class Memory:
 
     devices: list[DeviceMemory] = field(default_factory=list)
     _starts: list[int] = field(default_factory=list)
-    _allocations: dict[int, _Allocation] = field(default_factory=dict)
+    _allocations: dict[int, Allocation] = field(default_factory=dict)
     _look_at: int = _LOOK_AGAIN
 
     def set_up(self, count: int, total: int) -> None:
@@ -97,7 +100,11 @@ class Memory:
         self._look()
         return self.devices[device]
 
-    def _new(self, start: int, size: int, device: int) -> _Allocation:
+    def at(self, address: int) -> Allocation | None:
+        """Return the allocation that holds an address, None if none does."""
+        return self._containing(address)
+
+    def _new(self, start: int, size: int, device: int) -> Allocation:
         here = self.devices[device]
         if here.allocated + size > here.peak or len(self._starts) > self._look_at:
             self._look()
@@ -109,12 +116,12 @@ class Memory:
             )
         if start in self._allocations:
             self._end(self._allocations[start])
-        allocation = self._allocations[start] = _Allocation(start, size, device)
+        allocation = self._allocations[start] = Allocation(start, size, device)
         bisect.insort(self._starts, start)
         here.add(size)
         return allocation
 
-    def _containing(self, address: int) -> _Allocation | None:
+    def _containing(self, address: int) -> Allocation | None:
         while place := bisect.bisect_right(self._starts, address):
             found = self._allocations[self._starts[place - 1]]
             if not found.ended():
@@ -129,7 +136,7 @@ class Memory:
                 self._end(allocation)
         self._look_at = 2 * len(self._starts) + _LOOK_AGAIN
 
-    def _end(self, allocation: _Allocation) -> None:
+    def _end(self, allocation: Allocation) -> None:
         del self._allocations[allocation.start]
         del self._starts[bisect.bisect_left(self._starts, allocation.start)]
         self.devices[allocation.device].remove(allocation.size)

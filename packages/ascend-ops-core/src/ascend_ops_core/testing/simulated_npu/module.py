@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ascend_ops_core.devices import facts_of
-from ascend_ops_core.testing.simulated_npu import generators, state, statistics, streams
-from ascend_ops_core.testing.simulated_npu.counters import COUNTERS
+from ascend_ops_core.testing.simulated_npu import generators, graphs, state, statistics, streams
+from ascend_ops_core.testing.simulated_npu.counters import host_waits
 from ascend_ops_core.testing.simulated_npu.memory import MEMORY
 
 _SOCS = {
@@ -33,7 +33,7 @@ class NPUModule(types.ModuleType):
 def synchronize(device: Any = None) -> None:
     """Let the host wait for a device."""
     state.index_of(device)
-    COUNTERS.synchronisations += 1
+    host_waits("torch.npu.synchronize")
 
 
 def get_device_name(device: Any = None) -> str:
@@ -100,6 +100,10 @@ def make_module() -> NPUModule:
         "__path__": [],
         "Stream": streams.Stream,
         "Event": streams.Event,
+        "NPUGraph": graphs.NPUGraph,
+        "graph": graphs.graph,
+        "graph_pool_handle": graphs.graph_pool_handle,
+        "is_current_stream_capturing": graphs.is_current_stream_capturing,
         "stream": streams.stream_context,
         "current_stream": streams.current_stream,
         "default_stream": streams.default_stream,

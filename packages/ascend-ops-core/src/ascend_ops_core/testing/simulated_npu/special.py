@@ -11,8 +11,10 @@ from ascend_ops_core.testing.simulated_npu.aliases import (
     reinterpreted,
     to_cpu_alias,
     to_npu_alias,
+    without_owning,
 )
-from ascend_ops_core.testing.simulated_npu.counters import COUNTERS
+from ascend_ops_core.testing.simulated_npu.counters import COUNTERS, host_waits
+from ascend_ops_core.testing.simulated_npu.graphs import GraphError, capturing
 from ascend_ops_core.testing.simulated_npu.pinned import is_pinned, pinned
 
 SPECIAL: dict[str, Callable[..., Any]] = {}
@@ -42,13 +44,21 @@ def copy_from(
     """
     from_npu, to_npu = source.device.type == "npu", target.device.type == "npu"
     if from_npu and not to_npu:
+        if not (non_blocking and is_pinned(target)):
+            host_waits("a copy to the host")
         COUNTERS.device_to_host += 1
-        COUNTERS.synchronisations += not (non_blocking and is_pinned(target))
     elif to_npu and not from_npu:
+        if not (non_blocking and is_pinned(source)):
+            host_waits("a copy from pageable host memory")
         COUNTERS.host_to_device += 1
-        COUNTERS.synchronisations += not (non_blocking and is_pinned(source))
     read = to_cpu_alias(source) if from_npu else source
     write = to_cpu_alias(target) if to_npu else target.detach()
+    graph = capturing()
+    if graph is not None:
+        graph.keep_contents(write)
+        again_read = without_owning(read) if from_npu else read
+        again_write = without_owning(write) if to_npu else write
+        graph.add("aten::copy_", lambda: again_write.copy_(again_read), [read, write])
     write.copy_(read)
     return target
 
@@ -95,8 +105,8 @@ def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Te
 @special("aten::_local_scalar_dense")
 def local_scalar(tensor: torch.Tensor) -> Any:
     """``item()``: a copy to the host that the host waits for."""
+    host_waits("item()")
     COUNTERS.device_to_host += 1
-    COUNTERS.synchronisations += 1
     return to_cpu_alias(tensor).item()
 
 
@@ -170,8 +180,18 @@ def convolution(
 ) -> torch.Tensor:
     """``convolution_overrideable``, the form in which convolutions reach foreign devices."""
     operands = [None if one is None else to_cpu_alias(one) for one in (input, weight, bias)]
-    result = torch.ops.aten.convolution.default(*operands, *options)
-    return to_npu_alias(result, input.device.index)
+    result: torch.Tensor = torch.ops.aten.convolution.default(*operands, *options)
+    made = to_npu_alias(result, input.device.index)
+    graph = capturing()
+    if graph is not None:
+        again = [None if one is None else without_owning(one) for one in operands]
+        graph.add(
+            "aten::convolution",
+            lambda: result.copy_(torch.ops.aten.convolution.default(*again, *options)),
+            [one for one in operands if one is not None],
+            [result],
+        )
+    return made
 
 
 def convolution_backward(
@@ -187,6 +207,8 @@ def convolution_backward(
     output_mask: Any,
 ) -> tuple[torch.Tensor | None, ...]:
     """``convolution_backward_overrideable``."""
+    if capturing() is not None:
+        raise GraphError("the backward pass of a convolution cannot be captured here")
     bias_size = weight.shape[1] * groups if transposed else weight.shape[0]
     results = torch.ops.aten.convolution_backward.default(
         to_cpu_alias(grad),
@@ -207,5 +229,10 @@ def convolution_backward(
 
 def replace_contents(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     """Give an npu tensor the memory and shape of a fresh CPU tensor; returns the npu tensor."""
+    if capturing() is not None:
+        raise GraphError(
+            f"a tensor is resized to {tuple(made.shape)} inside a captured region, which gives it "
+            "other memory. Allocate it in its full size before the region."
+        )
     tensor.data = to_npu_alias(made, tensor.device.index)
     return tensor

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ascend_ops_core.errors import InvalidInputError
-from ascend_ops_core.testing.simulated_npu.counters import COUNTERS
+from ascend_ops_core.testing.simulated_npu.counters import host_waits
 from ascend_ops_core.testing.simulated_npu.state import (
     current_device,
     index_of,
@@ -61,7 +61,7 @@ class Stream(metaclass=_Standing):
 
     def synchronize(self) -> None:
         """Let the host wait."""
-        COUNTERS.synchronisations += 1
+        host_waits("Stream.synchronize")
 
     def query(self) -> bool:
         """Whether all work is done: always."""
@@ -146,7 +146,7 @@ class Event(metaclass=_Standing):
 
     def synchronize(self) -> None:
         """Let the host wait for it."""
-        COUNTERS.synchronisations += 1
+        host_waits("Event.synchronize")
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds of the host between two recorded events.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from ascend_ops_core.ops.slot_mapping import PADDING_SLOT, compute_slot_mapping
 
-from ascend_vllm_plugin.compat import draft_kernels, rejection_kernels
+from ascend_vllm_plugin.compat.kernels import draft, rejection
 
 
 class Kernel:
@@ -77,19 +77,28 @@ REPLACED: dict[tuple[str, str], Callable[..., None]] = {
     (
         "vllm.v1.spec_decode.utils",
         "eagle_step_slot_mapping_metadata_kernel",
-    ): draft_kernels.step_slot_mapping,
+    ): draft.step_slot_mapping,
     (
         "vllm.v1.spec_decode.llm_base_proposer",
         "eagle_prepare_inputs_padded_kernel",
-    ): draft_kernels.prepare_inputs_padded,
+    ): draft.prepare_inputs_padded,
     (
         "vllm.v1.spec_decode.llm_base_proposer",
         "eagle_prepare_next_token_padded_kernel",
-    ): draft_kernels.prepare_next_token_padded,
-    ("vllm.v1.sample.rejection_sampler", "expand_kernel"): rejection_kernels.expand,
-    ("vllm.v1.sample.rejection_sampler", "rejection_greedy_sample_kernel"): rejection_kernels.greedy,
-    ("vllm.v1.sample.rejection_sampler", "rejection_random_sample_kernel"): rejection_kernels.random,
-    ("vllm.v1.sample.rejection_sampler", "sample_recovered_tokens_kernel"): rejection_kernels.recover,
+    ): draft.prepare_next_token_padded,
+    ("vllm.v1.sample.rejection_sampler", "expand_kernel"): rejection.expand,
+    (
+        "vllm.v1.sample.rejection_sampler",
+        "rejection_greedy_sample_kernel",
+    ): rejection.greedy,
+    (
+        "vllm.v1.sample.rejection_sampler",
+        "rejection_random_sample_kernel",
+    ): rejection.random,
+    (
+        "vllm.v1.sample.rejection_sampler",
+        "sample_recovered_tokens_kernel",
+    ): rejection.recover,
 }
 """Module and name of vLLM's kernel, and what runs in its place."""
 

@@ -1,0 +1,196 @@
+"""Buffers of fixed address, which captured graphs read in place of the tensors of a step.
+
+A graph replays the addresses that it was captured with. So what changes from step to step is
+copied into a buffer that was allocated once, and three things must hold before every replay: no
+buffer has moved, the step fits into all of them, and each was filled for this step. A buffer that
+was not, for example because one rank left out a gather, would feed the graph what the last step
+left there; here it is an error that names the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ascend_ops_core.errors import InvalidInputError
+
+
+class StaticBufferError(RuntimeError):
+    """A replay would read something else than the program means."""
+
+
+@dataclass
+class _Buffer:
+    tensor: torch.Tensor
+    padding: float
+    every_step: bool
+    filled: bool = False
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where the buffers were when a graph was captured.
+
+    Attributes:
+        rows: rows that the graph works on.
+        addresses: address of each buffer by name.
+    """
+
+    rows: int
+    addresses: dict[str, int]
+
+
+class StaticBuffers:
+    """Named buffers, each ``[rows, ...]`` with the same meaning of a row or one of its own."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, _Buffer] = {}
+
+    def add(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device | str,
+        *,
+        padding: float = 0,
+        every_step: bool = True,
+    ) -> torch.Tensor:
+        """Allocate a buffer, filled with ``padding``, and return it.
+
+        Args:
+            name: by which errors call it.
+            shape: its first size is its capacity in rows.
+            dtype: of the buffer.
+            device: of the buffer.
+            padding: what rows beyond those filled hold.
+            every_step: it must be filled before every replay.
+
+        Raises:
+            InvalidInputError: the name is taken, or the shape has no rows.
+        """
+        if name in self._buffers:
+            raise InvalidInputError(
+                f"static buffer {name!r}", "there is one of that name", "Give it another name."
+            )
+        if not shape or min(shape) < 0:
+            raise InvalidInputError(
+                f"shape {tuple(shape)} of static buffer {name!r}",
+                "its first size is the number of rows, and none is negative",
+                "Give its capacity.",
+            )
+        tensor = torch.full(tuple(shape), padding, dtype=dtype, device=device)
+        self._buffers[name] = _Buffer(tensor, padding, every_step)
+        return tensor
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._named(name).tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._buffers
+
+    def capacity(self, name: str) -> int:
+        """Return the number of rows of a buffer."""
+        return self._named(name).tensor.shape[0]
+
+    def check_rows(self, name: str, rows: int) -> None:
+        """Refuse more rows than a buffer has, before anything is written.
+
+        Raises:
+            InvalidInputError: naming the buffer, its capacity and the rows asked for.
+        """
+        capacity = self.capacity(name)
+        if rows > capacity:
+            raise InvalidInputError(
+                f"{rows} rows for static buffer {name!r}",
+                f"it was allocated with {capacity}",
+                "Raise max_num_seqs or max_num_batched_tokens, from which its size comes, or run "
+                "this batch without a graph.",
+            )
+
+    def fill(self, name: str, values: torch.Tensor, padded_rows: int | None = None) -> torch.Tensor:
+        """Copy the rows of this step into a buffer.
+
+        Args:
+            name: which buffer.
+            values: ``[n, ...]``, on any device; from the host it should be pinned, so that nothing
+                waits.
+            padded_rows: rows that the graph reads; those behind ``values`` get the padding value.
+
+        Returns:
+            The first ``max(n, padded_rows)`` rows of the buffer, a view.
+
+        Raises:
+            InvalidInputError: it does not fit.
+        """
+        buffer = self._named(name)
+        count = values.shape[0]
+        rows = max(count, padded_rows or 0)
+        self.check_rows(name, rows)
+        if values.shape[1:] != buffer.tensor.shape[1:]:
+            raise InvalidInputError(
+                f"values {tuple(values.shape)} for static buffer {name!r}",
+                f"its rows are {tuple(buffer.tensor.shape[1:])}",
+                "Fill it with rows of its own shape.",
+            )
+        buffer.tensor[:count].copy_(values, non_blocking=True)
+        buffer.tensor[count:rows].fill_(buffer.padding)
+        buffer.filled = True
+        return buffer.tensor[:rows]
+
+    def mark_filled(self, name: str) -> None:
+        """Note that a buffer was written in place for this step, for example by a collective."""
+        self._named(name).filled = True
+
+    def replace(self, name: str, tensor: torch.Tensor) -> None:
+        """Put another tensor in a buffer's place; graphs captured before refuse to replay."""
+        self._named(name).tensor = tensor
+
+    def snapshot(self, rows: int) -> Snapshot:
+        """Return where everything is, for a graph over ``rows`` rows that is captured now."""
+        return Snapshot(rows, {name: one.tensor.data_ptr() for name, one in self._buffers.items()})
+
+    def check_replay(self, captured: Snapshot, rows: int) -> None:
+        """Refuse a replay that would not compute this step; after it, all must be filled anew.
+
+        Args:
+            captured: what :meth:`snapshot` gave at the capture.
+            rows: rows of this step.
+
+        Raises:
+            InvalidInputError: the step has more rows than the graph.
+            StaticBufferError: a buffer moved, is gone, or was not filled since the last replay.
+        """
+        if rows > captured.rows:
+            raise InvalidInputError(
+                f"{rows} rows", f"the graph was captured for {captured.rows}", "Use a larger graph."
+            )
+        for name, address in captured.addresses.items():
+            buffer = self._buffers.get(name)
+            if buffer is None or buffer.tensor.data_ptr() != address:
+                now = "gone" if buffer is None else f"at {buffer.tensor.data_ptr():#x}"
+                raise StaticBufferError(
+                    f"static buffer {name!r} was at {address:#x} when the graph was captured and "
+                    f"is {now}: the graph would read old memory. Keep the buffer and copy into it, "
+                    "or capture again."
+                )
+        stale = [name for name, one in self._buffers.items() if one.every_step and not one.filled]
+        if stale:
+            raise StaticBufferError(
+                f"static buffers not filled since the last replay: {', '.join(stale)}. The graph "
+                "would compute with the values of an earlier step; fill them on every rank."
+            )
+        for buffer in self._buffers.values():
+            buffer.filled = False
+
+    def _named(self, name: str) -> _Buffer:
+        try:
+            return self._buffers[name]
+        except KeyError:
+            raise InvalidInputError(
+                f"static buffer {name!r}",
+                f"known are {', '.join(self._buffers) or 'none'}",
+                "Add it before it is used.",
+            ) from None

@@ -1,0 +1,197 @@
+"""Routing to experts, and grouped products of float matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ascend_ops_core.testing.npu_references.limits import (
+    FLOATS,
+    family,
+    require,
+    require_contiguous,
+    require_dtype,
+    require_rank,
+)
+from ascend_ops_core.testing.npu_references.registry import reference
+
+_MAX_EXPERTS = 2048
+_MAX_GROUPS = 1024
+_INNER_LIMIT = 65536
+_SOFTMAX, _SIGMOID = 0, 1
+
+
+@reference("npu_moe_gating_top_k", documented=("A2", "A3", "A5"))
+def npu_moe_gating_top_k(
+    x: torch.Tensor,
+    k: int,
+    *,
+    bias: torch.Tensor | None = None,
+    input_ids: torch.Tensor | None = None,
+    tid2eid: torch.Tensor | None = None,
+    k_group: int = 1,
+    group_count: int = 1,
+    group_select_mode: int = 0,
+    renorm: int = 0,
+    norm_type: int = 0,
+    out_flag: bool = False,
+    routed_scaling_factor: float = 1.0,
+    eps: float = 1e-20,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The k highest of ``norm(x) + bias`` in each row, and their norms without the bias.
+
+    Softmax (``norm_type`` 0) or sigmoid (1) of x [T, E]; bias [E] of x's dtype. Returns weights
+    [T, k] of x's dtype, int32 ids, and the norm, float32.
+
+    Limits: at most 2048 experts, more than 2; renorm 0; A5 has sigmoid and group_select_mode 1
+    alone.
+
+    Assumed: of equal values the lower id comes first; sigmoid's weights are divided by their sum
+    plus eps and multiplied by routed_scaling_factor, softmax's are multiplied alone; bias moves the
+    choice only; without ``out_flag`` the norm is undefined, here zero. Groups and tables are not
+    modelled, nor is NaN.
+    """
+    op = "npu_moe_gating_top_k"
+    require_dtype(op, "x", x, FLOATS)
+    require_dtype(op, "bias", bias, (x.dtype,))
+    require_rank(op, "x", x, 2, 2)
+    experts = x.shape[1]
+    require(2 < experts <= _MAX_EXPERTS, op, f"{experts} experts", "3 to 2048")
+    require(1 <= k <= experts, op, f"k={k}", f"1 to {experts}")
+    require(renorm == 0, op, f"renorm={renorm}", "0")
+    require(norm_type in (_SOFTMAX, _SIGMOID), op, f"norm_type={norm_type}", "0 or 1")
+    if family() == "A5":
+        only = norm_type == _SIGMOID and group_select_mode == 1 and not out_flag
+        require(only, op, "softmax, group_select_mode 0 or out_flag on A5", "sigmoid and 1")
+    plain = k_group == group_count == 1 and input_ids is None and tid2eid is None
+    require(plain, op, "groups or a table", "not modelled")
+    require(not bool(x.isnan().any()), op, "x with NaN", "not modelled")
+    norm = x.float().softmax(-1) if norm_type == _SOFTMAX else x.float().sigmoid()
+    ranked = norm if bias is None else norm + bias.float()
+    ids = ranked.sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    weights = norm.gather(1, ids)
+    if norm_type == _SIGMOID:
+        weights = weights / (weights.sum(-1, keepdim=True) + eps)
+    weights = (weights * routed_scaling_factor).to(x.dtype)
+    return weights, ids.int(), norm if out_flag else torch.zeros_like(norm)
+
+
+@reference("npu_moe_init_routing_v2", documented=("A2", "A3"))
+def npu_moe_init_routing_v2(
+    x: torch.Tensor,
+    expert_idx: torch.Tensor,
+    *,
+    scale: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
+    active_num: int = -1,
+    expert_capacity: int = -1,
+    expert_num: int = -1,
+    drop_pad_mode: int = 0,
+    expert_tokens_num_type: int = 0,
+    expert_tokens_num_flag: bool = False,
+    quant_mode: int = -1,
+    active_expert_range: Sequence[int] = (),
+    row_idx_type: int = 0,
+    x_dtype: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows of x [T, H] once for each of their experts, in order of experts.
+
+    ``expert_idx`` int32 [T, k]. Returns the rows [T * k, H]; for each pair of a token and a choice
+    the row that it became, int32 [T * k]; the number of rows of each expert, int64; and an
+    undefined scale, here zero.
+
+    Limits: float16, bfloat16, float32, int8; ids below ``expert_num``; ``expert_tokens_num_flag``
+    is set, ``expert_tokens_num_type`` is 1 or 2, ``drop_pad_mode`` 0.
+
+    Assumed: rows of one expert keep the order of tokens. Modelled is the range of all experts, all
+    rows, without quantisation, with counts and indices of kind 0.
+    """
+    op = "npu_moe_init_routing_v2"
+    require_dtype(op, "x", x, (*FLOATS, torch.int8))
+    require_dtype(op, "expert_idx", expert_idx, (torch.int32,))
+    require_rank(op, "x", x, 2, 2)
+    require_rank(op, "expert_idx", expert_idx, 2, 2)
+    require(expert_tokens_num_flag, op, "expert_tokens_num_flag=False", "True")
+    require(drop_pad_mode == 0, op, f"drop_pad_mode={drop_pad_mode}", "0")
+    require(expert_num > 0, op, f"expert_num={expert_num}", "above 0")
+    modelled = (
+        expert_tokens_num_type == 1
+        and quant_mode == -1
+        and row_idx_type == 0
+        and scale is None
+        and offset is None
+        and x_dtype is None
+        and active_num in (-1, 0, expert_idx.numel())
+        and list(active_expert_range) == [0, expert_num]
+    )
+    require(modelled, op, "counts, quantisation, scale, rows or range", "not modelled")
+    flat = expert_idx.flatten().long()
+    in_range = bool(((flat >= 0) & (flat < expert_num)).all())
+    require(in_range, op, "an expert id", f"0 to {expert_num - 1}")
+    order = flat.argsort(stable=True)
+    became = torch.empty_like(order)
+    became[order] = torch.arange(order.numel())
+    counts = torch.bincount(flat, minlength=expert_num)
+    rows = x[order // expert_idx.shape[1]]
+    return rows, became.int(), counts, torch.zeros(flat.numel())
+
+
+@reference("npu_grouped_matmul", documented=("A2", "310P"))
+def npu_grouped_matmul(
+    x: Sequence[torch.Tensor],
+    weight: Sequence[torch.Tensor],
+    *,
+    group_list: torch.Tensor | None = None,
+    split_item: int | None = 0,
+    group_type: int | None = None,
+    group_list_type: int | None = 0,
+    act_type: int | None = 0,
+    **others: Any,
+) -> list[torch.Tensor]:
+    """``x[rows of g] @ weight[g]`` for one x [M, K] and one weight [G, K, N], one result [M, N].
+
+    ``group_list`` int64 [G] holds ends (``group_list_type`` 0) or sizes (1) of the groups.
+
+    Limits: float16, bfloat16, float32, one dtype; ``group_type`` 0 with ``split_item`` 2 or 3; at
+    most 1024 groups, sizes of more than one, which sum to M; x not transposed; last sizes, of a
+    transposed weight the K axis, below 65536.
+
+    Assumed: products are summed in float32 and rounded once. Other forms, biases, quantisation and
+    activations are not modelled.
+    """
+    op = "npu_grouped_matmul"
+    bare = not any(value is not None for value in others.values()) and act_type in (None, 0)
+    require(bare, op, f"act_type or one of {sorted(others)}", "not modelled")
+    single = len(x) == len(weight) == 1 and group_type == 0
+    require(single, op, "more than one x or weight, or group_type", "not modelled")
+    require(split_item in (2, 3), op, f"split_item={split_item}", "2 or 3 with group_type 0")
+    rows, matrices = x[0], weight[0]
+    require_dtype(op, "x", rows, FLOATS)
+    require_dtype(op, "weight", matrices, (rows.dtype,))
+    require_rank(op, "x", rows, 2, 2)
+    require_rank(op, "weight", matrices, 3, 3)
+    require_contiguous(op, x=rows)
+    groups, inner, _ = matrices.shape
+    require(groups <= _MAX_GROUPS, op, f"{groups} groups", "at most 1024")
+    last = matrices.shape[2] if matrices.stride(2) == 1 else inner
+    for name, size in (("x", rows.shape[1]), ("weight", last)):
+        require(size < _INNER_LIMIT, op, f"last size {size} of {name}", "below 65536")
+    require(rows.shape[1] == inner, op, f"x of {rows.shape[1]} columns", f"{inner}")
+    assert group_list is not None
+    require_dtype(op, "group_list", group_list, (torch.int64,))
+    require(tuple(group_list.shape) == (groups,), op, f"{list(group_list.shape)}", f"[{groups}]")
+    if group_list_type == 1:
+        require(groups > 1, op, "sizes of one group", "more than one")
+    ends = group_list.cumsum(0) if group_list_type == 1 else group_list
+    sound = bool((ends.diff(prepend=torch.zeros(1).long()) >= 0).all())
+    require(
+        sound and int(ends[-1]) == rows.shape[0],
+        op,
+        f"group_list={group_list.tolist()}",
+        f"sizes >= 0 that sum to {rows.shape[0]}",
+    )
+    parts = torch.tensor_split(rows.float(), ends[:-1].tolist())
+    products = [part @ matrices[g].float() for g, part in enumerate(parts)]
+    return [torch.cat(products).to(rows.dtype)]

@@ -1,0 +1,89 @@
+"""Buffers that graphs read: nothing moves, overflows or is left from an earlier step unnoticed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.static_buffers import StaticBufferError, StaticBuffers
+
+
+@pytest.fixture
+def buffers() -> StaticBuffers:
+    made = StaticBuffers()
+    made.add("slots", (8,), torch.int64, "cpu", padding=-1)
+    made.add("hidden", (8, 3), torch.float32, "cpu")
+    made.add("weights", (2, 2), torch.float32, "cpu", every_step=False)
+    return made
+
+
+def fill(buffers: StaticBuffers) -> None:
+    buffers.fill("slots", torch.arange(3), padded_rows=4)
+    buffers.fill("hidden", torch.ones(3, 3))
+
+
+def test_rows_beyond_the_values_are_padding(buffers: StaticBuffers) -> None:
+    buffers.fill("slots", torch.arange(8))
+    rows = buffers.fill("slots", torch.tensor([5, 6]), padded_rows=4)
+    assert rows.tolist() == [5, 6, -1, -1]
+    assert buffers["slots"].tolist() == [5, 6, -1, -1, 4, 5, 6, 7]
+    assert rows.data_ptr() == buffers["slots"].data_ptr()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 8])
+def test_any_number_of_rows_up_to_the_capacity(buffers: StaticBuffers, rows: int) -> None:
+    values = torch.randn(rows, 3)
+    assert torch.equal(buffers.fill("hidden", values), values)
+
+
+def test_too_many_rows_are_refused_before_anything_is_written(buffers: StaticBuffers) -> None:
+    before = buffers["slots"].clone()
+    with pytest.raises(InvalidInputError, match=r"9 rows.*'slots'.*with 8"):
+        buffers.fill("slots", torch.arange(9))
+    with pytest.raises(InvalidInputError, match=r"12 rows"):
+        buffers.fill("slots", torch.arange(2), padded_rows=12)
+    assert torch.equal(buffers["slots"], before)
+
+
+def test_a_replay_needs_every_buffer_filled_since_the_last(buffers: StaticBuffers) -> None:
+    captured = buffers.snapshot(4)
+    fill(buffers)
+    buffers.check_replay(captured, 3)
+    buffers.fill("slots", torch.arange(2))
+    with pytest.raises(StaticBufferError, match="hidden") as caught:
+        buffers.check_replay(captured, 2)
+    assert "slots" not in str(caught.value)
+    buffers.mark_filled("hidden")
+    buffers.check_replay(captured, 2)
+
+
+def test_a_moved_buffer_is_named(buffers: StaticBuffers) -> None:
+    captured = buffers.snapshot(4)
+    fill(buffers)
+    buffers.replace("hidden", torch.zeros(8, 3))
+    with pytest.raises(StaticBufferError, match=r"'hidden' was at 0x"):
+        buffers.check_replay(captured, 2)
+    buffers.check_replay(buffers.snapshot(4), 2)
+
+
+def test_a_batch_beyond_the_graph_is_refused(buffers: StaticBuffers) -> None:
+    captured = buffers.snapshot(4)
+    fill(buffers)
+    with pytest.raises(InvalidInputError, match=r"5 rows.*captured for 4"):
+        buffers.check_replay(captured, 5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda b: b.add("slots", (1,), torch.int64, "cpu"), "one of that name"),
+        (lambda b: b.add("other", (), torch.int64, "cpu"), "number of rows"),
+        (lambda b: b.fill("hidden", torch.ones(2, 4)), r"its rows are \(3,\)"),
+        (lambda b: b["absent"], "known are slots, hidden, weights"),
+    ],
+    ids=["name", "shape", "width", "unknown"],
+)
+def test_misuse_is_refused(buffers: StaticBuffers, call: object, message: str) -> None:
+    assert callable(call)
+    with pytest.raises(InvalidInputError, match=message):
+        call(buffers)
