@@ -10,7 +10,7 @@ import torch
 from ascend_ops_core.errors import InvalidInputError
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class StepLayout:
     """The ragged batch of one step.
 
@@ -20,7 +20,7 @@ class StepLayout:
     Attributes:
         query_start: ``[R + 1]`` int64 on the host, first token of every request in the flat batch.
         seq_lens: ``[R]`` int64 on the host, context length of every request, this step's tokens
-            included; None where only the device knows it.
+            included; None in a :class:`UniformLayout`.
         request: ``[T]`` int64, the request of every token.
         position: ``[T]`` int64, the token's index within its request.
     """
@@ -57,9 +57,7 @@ class StepLayout:
 
     @cached_property
     def least_position(self) -> int:
-        """Smallest position of a token, 0 without tokens or where only the device knows it."""
-        if self.seq_lens is None:
-            return 0
+        """Smallest position of a token, 0 without tokens."""
         starts = self.starts[self.query_lens > 0]
         return int(starts.min()) if len(starts) else 0
 
@@ -89,20 +87,51 @@ class StepLayout:
         position = torch.arange(int(starts[-1])) - before.repeat_interleave(query_lens)
         return cls(starts, lens, *to_device(device, request, position))
 
-    @classmethod
-    def one_token_each(cls, seq_lens: torch.Tensor) -> StepLayout:
-        """One token of every request, with context lengths that only the device knows.
-
-        Args:
-            seq_lens: ``[R]`` integer, on the device.
-        """
-        requests = seq_lens.shape[0]
-        request = torch.arange(requests, device=seq_lens.device)
-        return cls(torch.arange(requests + 1), None, request, seq_lens.long() - 1)
-
     def visible_entries(self, ratio: int) -> torch.Tensor:
         """``[T]`` int64: compressed entries that each token may attend to, ``(p + 1) // ratio``."""
         return (self.position + 1) // ratio
+
+
+class UniformLayout(StepLayout):
+    """A batch of ``query_len`` tokens of each request, whose context lengths the device knows.
+
+    Everything is computed on the device from ``seq_lens``, when it is first asked for: inside a
+    captured region that becomes part of the graph, so a replay needs nothing from the host.
+
+    Args:
+        seq_lens: ``[R]`` integer on the device; 0 for padding. A graph reads it where it lies.
+        query_len: tokens of every request.
+        max_context: largest context length that may occur; sizes what is read.
+    """
+
+    def __init__(self, seq_lens: torch.Tensor, query_len: int, max_context: int) -> None:
+        self.query_start = torch.arange(seq_lens.shape[0] + 1) * query_len
+        self.seq_lens = None
+        self._lens = seq_lens
+        self._query_len = query_len
+        self._max_context = max_context
+
+    @cached_property
+    def request(self) -> torch.Tensor:  # type: ignore[override]
+        """``[T]`` int64, the request of every token."""
+        count = self._lens.shape[0] * self._query_len
+        return torch.arange(count, device=self._lens.device) // self._query_len
+
+    @cached_property
+    def position(self) -> torch.Tensor:  # type: ignore[override]
+        """``[T]`` int64, the token's index within its request; negative for padding."""
+        back = torch.arange(self._query_len, 0, -1, device=self._lens.device)
+        return (self._lens.long().unsqueeze(-1) - back).flatten()
+
+    @cached_property
+    def least_position(self) -> int:
+        """0: a request may be new."""
+        return 0
+
+    @cached_property
+    def longest_context(self) -> int:
+        """The largest context length that may occur."""
+        return self._max_context
 
 
 @dataclass(frozen=True)
@@ -112,23 +141,33 @@ class ClosedEntries:
     Attributes:
         request: ``[N]`` int64, on the layout's device.
         entry: ``[N]`` int64, the entry's index within its request, on the same.
+        real: ``[N]`` bool, entries that are completed; None for all of them.
     """
 
     request: torch.Tensor
     entry: torch.Tensor
+    real: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return self.entry.shape[0]
 
     @classmethod
     def of(cls, layout: StepLayout, ratio: int) -> ClosedEntries:
-        """Entries whose last token lies in this step: no other is emitted."""
+        """Entries whose last token lies in this step: no other is emitted.
+
+        Where only the device knows the context lengths there is a place for every token.
+        """
+        if layout.seq_lens is None:
+            ahead = layout.position + 1
+            real = (ahead % ratio == 0) & (ahead > 0)
+            return cls(layout.request, (ahead // ratio - 1).clamp(min=0), real)
         first = layout.starts // ratio
         counts = ((layout.starts + layout.query_lens) // ratio - first).clamp(min=0)
         request = torch.arange(len(counts)).repeat_interleave(counts)
         before = counts.cumsum(0) - counts
         entry = torch.arange(len(request)) + (first - before).repeat_interleave(counts)
-        return cls(*to_device(layout.position.device, request, entry))
+        on_device = to_device(layout.position.device, request, entry)
+        return cls(on_device[0], on_device[1])
 
 
 def to_device(device: torch.device | str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -200,3 +200,14 @@ def test_replays_are_counted_and_their_calls_are_not() -> None:
     done = counters() - before
     assert (done.replays, done.operators, done.synchronisations) == (1, 0, 0)
     assert y.cpu().tolist() == [2, 3]
+
+
+def test_results_of_factories_are_filled_again() -> None:
+    """torch makes them empty and lets another operator give them their size."""
+    x, graph = npu(1, 2, 3, 4), torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        y = x * torch.arange(4, device="npu") + torch.cat((x[2:], x[:2]))
+    x.copy_(npu(5, 6, 7, 8))
+    for _ in range(2):
+        graph.replay()
+        assert y.cpu().tolist() == [7, 14, 19, 30]

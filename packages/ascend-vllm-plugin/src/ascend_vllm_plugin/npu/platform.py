@@ -68,10 +68,11 @@ class AscendNPUPlatform(CompressedCachesMixin, Platform):
             parallel.worker_cls = f"{_PACKAGE}.worker.NPUWorker"
         parallel.disable_custom_all_reduce = True
         compilation = vllm_config.compilation_config
-        if compilation.cudagraph_mode != CUDAGraphMode.NONE:
-            logger.info("steps run eagerly: graphs are not captured on an NPU yet")
-        compilation.cudagraph_mode = CUDAGraphMode.NONE
-        compilation.cudagraph_capture_sizes = []
+        asked = compilation.cudagraph_mode
+        if asked not in (CUDAGraphMode.NONE, CUDAGraphMode.FULL_DECODE_ONLY):
+            if asked is not None:
+                logger.info("graphs hold whole decode steps (FULL_DECODE_ONLY), not %s", asked.name)
+            compilation.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
         # vLLM would compile kernels of CUDA's libraries.
         kernels = vllm_config.kernel_config
         kernels.enable_jit_warmup = kernels.enable_cutedsl_warmup = False
@@ -160,6 +161,16 @@ class AscendNPUPlatform(CompressedCachesMixin, Platform):
         """The class of collectives on device tensors."""
         kind = "SimulatedCommunicator" if simulated.installed() else "HCCLCommunicator"
         return f"{_PACKAGE}.communicator.{kind}"
+
+    @classmethod
+    def graph_pool_handle(cls) -> Any:
+        """A pool that graphs share their memory in."""
+        return _npu().graph_pool_handle()
+
+    @classmethod
+    def support_static_graph_mode(cls) -> bool:
+        """Decode steps are captured as graphs."""
+        return True
 
     @classmethod
     def support_hybrid_kv_cache(cls) -> bool:

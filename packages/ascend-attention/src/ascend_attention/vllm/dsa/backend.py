@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from vllm.config import VllmConfig
-from vllm.v1.attention.backend import AttentionMetadataBuilder, CommonAttentionMetadata
+from vllm.v1.attention.backend import (
+    AttentionCGSupport,
+    AttentionMetadataBuilder,
+    CommonAttentionMetadata,
+)
 from vllm.v1.kv_cache_interface import KVCacheSpec
 
-from ascend_attention.step import StepLayout
+from ascend_attention.step import StepLayout, UniformLayout
 from ascend_attention.vllm.compat import PagedRowsBackend
-from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata, build_metadata
+from ascend_attention.vllm.dsa.metadata import DeferredDSAMetadata, build_metadata
 
 _latest: StepLayout | None = None
 
@@ -33,11 +38,12 @@ def _step_layout(
     return latest
 
 
-class AscendDSAMetadataBuilder(AttentionMetadataBuilder[AscendDSAMetadata]):
+class AscendDSAMetadataBuilder(AttentionMetadataBuilder[DeferredDSAMetadata]):
     """Turns the scheduler's ragged output into fixed indices, once per step and cache kind."""
 
     # Any query length is one code path, so decodes need not be sorted to the front.
     reorder_batch_threshold = None
+    _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH
 
     def __init__(
         self,
@@ -49,21 +55,33 @@ class AscendDSAMetadataBuilder(AttentionMetadataBuilder[AscendDSAMetadata]):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         layers = vllm_config.compilation_config.static_forward_context
         self.kind = layers[layer_names[0]].kind
+        self.max_context = vllm_config.model_config.max_model_len
 
     def build(
         self,
         common_prefix_len: int,
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,
-    ) -> AscendDSAMetadata:
+    ) -> DeferredDSAMetadata:
+        layout = self._layout(common_attn_metadata)
+        return self._deferred(common_attn_metadata, lambda: layout)
+
+    def build_for_cudagraph_capture(
+        self, common_attn_metadata: CommonAttentionMetadata
+    ) -> DeferredDSAMetadata:
+        """Metadata that a graph computes from vLLM's own buffers, whatever a step puts there."""
         common = common_attn_metadata
-        requests = common.num_reqs
-        return build_metadata(
-            self.kind,
-            self._layout(common),
-            common.block_table_tensor[:requests],
-            common.slot_mapping,
+        lens = common.seq_lens[: common.num_reqs]
+        return self._deferred(
+            common, lambda: UniformLayout(lens, common.max_query_len, self.max_context)
         )
+
+    def _deferred(
+        self, common: CommonAttentionMetadata, layout: Callable[[], StepLayout]
+    ) -> DeferredDSAMetadata:
+        table = common.block_table_tensor[: common.num_reqs]
+        slots = common.slot_mapping
+        return DeferredDSAMetadata(lambda: build_metadata(self.kind, layout(), table, slots))
 
     def _layout(self, common: CommonAttentionMetadata) -> StepLayout:
         requests = common.num_reqs
@@ -75,7 +93,7 @@ class AscendDSAMetadataBuilder(AttentionMetadataBuilder[AscendDSAMetadata]):
             if common._seq_lens_cpu is not None:
                 seq_lens = common._seq_lens_cpu[:requests]
             elif self.kind.compress_ratio == 0 and bool((query_start.diff() == 1).all()):
-                return StepLayout.one_token_each(seq_lens)
+                return UniformLayout(seq_lens, 1, self.max_context)
         return _step_layout(query_start, seq_lens.cpu().long(), common.seq_lens.device)
 
 

@@ -107,6 +107,7 @@ class AscendDSAImpl:
             meta.layout,
             self.indexer.ratio,
             self.indexer.top_k,
+            most_entries=_most_entries(keys, meta),
         )
         # Every token sees at least as many entries as there are places.
         full = (meta.layout.least_position + 1) // self.indexer.ratio >= entry.shape[1]
@@ -117,6 +118,13 @@ class AscendDSAImpl:
             cache.kind.rows_per_block,
         )
         return RowSource(cache.kv_cache, index, None if full else entry >= 0)
+
+
+def _most_entries(keys: PagedCacheLayer, meta: AscendDSAMetadata) -> int:
+    """Entries of the longest request, as far as the host knows and the block table reaches."""
+    table = _metadata(keys).block_table
+    reach = table.shape[1] * keys.kind.rows_per_block
+    return min(meta.layout.longest_context // keys.kind.ratio, reach)
 
 
 def _metadata(cache: PagedCacheLayer) -> AscendDSAMetadata:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -42,6 +43,31 @@ class AscendDSAMetadata(AttentionMetadata):
     visible: tuple[RowIndex, torch.Tensor | None] | None = None
 
 
+class DeferredDSAMetadata(AttentionMetadata):
+    """Metadata that is made when the first layer asks for it.
+
+    A step that replays a captured graph never asks, so it costs nothing there. Inside a captured
+    region the making becomes part of the graph.
+
+    Args:
+        make: makes the metadata, once a step.
+    """
+
+    def __init__(self, make: Callable[[], AscendDSAMetadata]) -> None:
+        self._make = make
+        self._made: AscendDSAMetadata | None = None
+
+    def get(self) -> AscendDSAMetadata:
+        """Return the metadata, made by the first call."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def forget(self) -> None:
+        """Drop what was made, whose tensors belong to the graph that was captured with them."""
+        self._made = None
+
+
 def build_metadata(
     kind: CacheKind,
     layout: StepLayout,
@@ -68,10 +94,11 @@ def build_metadata(
 
 def _entry_cache(meta: AscendDSAMetadata, kind: CacheKind) -> None:
     layout = meta.layout
-    meta.closed = ClosedEntries.of(layout, kind.ratio)
-    meta.write = locate_rows(
-        meta.block_table, meta.closed.request, meta.closed.entry, kind.rows_per_block
-    )
+    closed = meta.closed = ClosedEntries.of(layout, kind.ratio)
+    meta.write = locate_rows(meta.block_table, closed.request, closed.entry, kind.rows_per_block)
+    if closed.real is not None:
+        # Block 0 is given to no request, so what is written there is never read.
+        meta.write = RowIndex(*(torch.where(closed.real, one, 0) for one in meta.write))
     if kind.role is CacheRole.COMPRESSED and kind.compress_ratio == 128:
         visible = layout.visible_entries(kind.ratio)
         longest = layout.longest_context // kind.ratio

@@ -6,7 +6,7 @@ that is an argument becomes that argument, one in an argument's storage becomes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -214,14 +214,16 @@ def _done(
     if graph is not None:
         for target in _written(op, args, kwargs):
             graph.keep_contents(target)
+    given = len(arguments.pairs)
     if op.namespace == "npu":
         result = _run_torch_npu(op, args, kwargs)
     else:
         result = _call(op, args, kwargs, arguments, original_kwargs)
+    grown = [made for _, made in arguments.pairs[given:]]
     here = arguments.to_npu(result)
     if graph is not None and not op.is_view:
         run = partial(_again, op, arguments.index)
-        _record(graph, run, arguments, args, kwargs, result)
+        _record(graph, run, arguments, args, kwargs, result, grown)
     return here
 
 
@@ -252,6 +254,7 @@ def _record(
     args: list[Any],
     kwargs: Mapping[str, Any],
     result: Any,
+    grown: Sequence[torch.Tensor] = (),
 ) -> None:
     # A graph must not keep memory from outside alive, or its loss would go unnoticed.
     aliases = [alias for _, alias in arguments.pairs]
@@ -268,7 +271,7 @@ def _record(
         for old, new in zip(results, made, strict=True):
             old.copy_(new)
 
-    graph.add(arguments.name, again, aliases, results)
+    graph.add(arguments.name, again, aliases, [*results, *grown])
 
 
 def _replaced(value: Any, by_id: Mapping[int, torch.Tensor]) -> Any:

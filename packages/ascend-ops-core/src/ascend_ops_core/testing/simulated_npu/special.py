@@ -229,7 +229,7 @@ def convolution_backward(
 
 def replace_contents(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     """Give an npu tensor the memory and shape of a fresh CPU tensor; returns the npu tensor."""
-    if capturing() is not None:
+    if capturing() is not None and tensor.numel() > 0:
         raise GraphError(
             f"a tensor is resized to {tuple(made.shape)} inside a captured region, which gives it "
             "other memory. Allocate it in its full size before the region."
