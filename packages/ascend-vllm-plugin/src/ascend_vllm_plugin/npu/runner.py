@@ -8,6 +8,7 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from ascend_vllm_plugin.compat.bind_kv_cache import allow_several_caches_per_layer
 from ascend_vllm_plugin.compat.device_streams import use_npu_streams
+from ascend_vllm_plugin.compat.graph_capture import use_npu_graph_capture
 from ascend_vllm_plugin.compat.kernels import replace_kernels
 from ascend_vllm_plugin.npu.graphs import ACLGraphWrapper
 
@@ -22,6 +23,7 @@ class NPUModelRunner(GPUModelRunner):
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         use_npu_streams()
+        use_npu_graph_capture()
         replace_kernels()
         allow_several_caches_per_layer()
         super().__init__(vllm_config, device)

@@ -158,7 +158,7 @@ def test_a_freed_tensor(model: Model, wrapped: ACLGraphWrapper, x: torch.Tensor)
         held[0] = torch.zeros(1, device="npu")
         gc.collect()
         gather(model, 1)
-        with pytest.raises(GraphError, match=r"aten::add_.* uses memory .* is gone"):
+        with pytest.raises(GraphError, match=r"aten::add.* uses memory .* is gone"):
             wrapped(x)
 
 
@@ -166,5 +166,5 @@ def test_another_set_of_inputs(model: Model, wrapped: ACLGraphWrapper, x: torch.
     with decoding():
         wrapped(x)
         gather(model, 1)
-        with pytest.raises(GraphInputError, match="inputs x for .* captured with argument 0"):
+        with pytest.raises(GraphInputError, match=r"inputs x for .* captured with argument 0"):
             wrapped(x=x)

@@ -45,14 +45,22 @@ def run(program: Path, given: dict[str, Any], result: Path, **environ: str) -> N
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
 
 
-def test_two_ranks_with_drafts(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    """Tensor parallelism over gloo: every rank has a simulated device of its own process."""
+def test_two_ranks_with_drafts_and_graphs(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """Tensor parallelism over gloo: every rank has a simulated device of its own process.
+
+    Prompts run without graphs, in chunks; decode steps are captured, collectives included.
+    """
     name, count = "tensor_parallel", 10
     prompts = [random_prompt(n, checkpoints.spec(name).vocab_size, seed=n) for n in (1, 5, 129)]
     settings = SETTINGS | {
         "model": str(checkpoints.folder(name)),
         "tensor_parallel_size": 2,
         "max_num_batched_tokens": 100,
+        "enforce_eager": False,
+        "compilation_config": {
+            "cudagraph_mode": "FULL_DECODE_ONLY",
+            "cudagraph_capture_sizes": [3, 9],
+        },
         "logprobs_mode": "raw_logits",
         "max_logprobs": -1,
         "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
