@@ -63,8 +63,7 @@ class AscendDSAMetadataBuilder(AttentionMetadataBuilder[DeferredDSAMetadata]):
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,
     ) -> DeferredDSAMetadata:
-        layout = self._layout(common_attn_metadata)
-        return self._deferred(common_attn_metadata, lambda: layout)
+        return self._deferred(common_attn_metadata, lambda: self._layout(common_attn_metadata))
 
     def build_for_cudagraph_capture(
         self, common_attn_metadata: CommonAttentionMetadata
