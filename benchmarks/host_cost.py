@@ -176,12 +176,13 @@ def write(costs: list[Cost]) -> None:
         "# Host cost of a decode step on the NPU path",
         "",
         "Measured with `./tools/dev bench -- host-cost` on the simulated NPU (A3 profile), "
-        f"{machine.cpu_name()}: medians of {STEPS} steps in microseconds of host time, one engine a row, "
-        "six layers of every kind. Not run on hardware; nothing here is time of a device. "
+        f"{machine.cpu_name()}: medians of {STEPS} steps in microseconds of host time, one engine "
+        "a row, six layers of every kind. Not run on hardware; nothing here is time of a device. "
         "The yardstick is vLLM's own input preparation in the same steps.",
         "",
-        "| requests | steps | metadata builders | layout | tensors derived | checks before a replay | "
-        "vLLM's input preparation | ours / vLLM's | copies to the host a step |",
+        "| requests | steps | metadata builders | layout | tensors derived | "
+        "checks before a replay | vLLM's input preparation | ours / vLLM's | "
+        "copies to the host a step |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for one in costs:
@@ -194,7 +195,8 @@ def write(costs: list[Cost]) -> None:
     lines += [
         "",
         "Metadata is made when the first layer of a cache kind asks for it, once a step and kind, "
-        "never per layer. A replayed graph asks for none: it computes the same tensors on the "
+        "never per layer; the simulated device runs its operators within that time, which hardware "
+        "would not. A replayed graph asks for none: it computes the same tensors on the "
         "device from vLLM's own buffers. The copies to the host are the sampled tokens, which "
         "vLLM fetches.",
         "",
