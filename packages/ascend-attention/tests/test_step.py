@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from ascend_attention.step import ClosedEntries, StepLayout
+from ascend_ops_core import InvalidInputError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,25 @@ def test_layout_equals_loops(batch: list[tuple[int, int]]) -> None:
     assert layout.query_lens.tolist() == [new for _, new in batch]
     assert layout.starts.tolist() == [start for start, _ in batch]
     assert layout.request.dtype == layout.position.dtype == torch.int64
+
+
+@given(BATCHES)
+def test_what_the_host_knows_of_all_tokens(batch: list[tuple[int, int]]) -> None:
+    layout = layout_of(batch)
+    positions = [p for start, new in batch for p in range(start, start + new)]
+    assert layout.least_position == min(positions, default=0)
+    assert layout.longest_context == max((p + 1 for p in positions), default=0)
+
+
+def test_one_token_each_with_lengths_that_only_the_device_knows() -> None:
+    layout = StepLayout.one_token_each(torch.tensor([5, 1, 130], dtype=torch.int32))
+    assert layout.num_tokens == 3
+    assert layout.request.tolist() == [0, 1, 2]
+    assert layout.position.tolist() == [4, 0, 129]
+    assert layout.query_lens.tolist() == [1, 1, 1]
+    assert layout.least_position == 0
+    with pytest.raises(InvalidInputError, match="on the device"):
+        ClosedEntries.of(layout, 4)
 
 
 @given(BATCHES, st.sampled_from([4, 128, 3]))

@@ -20,15 +20,17 @@ class StepLayout:
     Attributes:
         query_start: ``[R + 1]`` int64 on the host, first token of every request in the flat batch.
         seq_lens: ``[R]`` int64 on the host, context length of every request, this step's tokens
-            included; None where only the device knows it.
+            included.
         request: ``[T]`` int64, the request of every token.
         position: ``[T]`` int64, the token's index within its request.
+        known: False where only the device knows the context lengths; ``seq_lens`` is there then.
     """
 
     query_start: torch.Tensor
-    seq_lens: torch.Tensor | None
+    seq_lens: torch.Tensor
     request: torch.Tensor
     position: torch.Tensor
+    known: bool = True
 
     @property
     def num_tokens(self) -> int:
@@ -47,7 +49,7 @@ class StepLayout:
         Raises:
             InvalidInputError: only the device knows the context lengths.
         """
-        if self.seq_lens is None:
+        if not self.known:
             raise InvalidInputError(
                 "a step whose context lengths are on the device",
                 "compressed caches need them on the host",
@@ -58,7 +60,7 @@ class StepLayout:
     @cached_property
     def least_position(self) -> int:
         """Smallest position of a token, 0 without tokens or where only the device knows it."""
-        if self.seq_lens is None:
+        if not self.known:
             return 0
         starts = self.starts[self.query_lens > 0]
         return int(starts.min()) if len(starts) else 0
@@ -98,7 +100,8 @@ class StepLayout:
         """
         requests = seq_lens.shape[0]
         request = torch.arange(requests, device=seq_lens.device)
-        return cls(torch.arange(requests + 1), None, request, seq_lens.long() - 1)
+        lens = seq_lens.long()
+        return cls(torch.arange(requests + 1), lens, request, lens - 1, known=False)
 
     def visible_entries(self, ratio: int) -> torch.Tensor:
         """``[T]`` int64: compressed entries that each token may attend to, ``(p + 1) // ratio``."""
