@@ -20,15 +20,17 @@ class StepLayout:
     Attributes:
         query_start: ``[R + 1]`` int64 on the host, first token of every request in the flat batch.
         seq_lens: ``[R]`` int64 on the host, context length of every request, this step's tokens
-            included; None in a :class:`UniformLayout`.
+            included.
         request: ``[T]`` int64, the request of every token.
         position: ``[T]`` int64, the token's index within its request.
+        known: False in a :class:`UniformLayout`, whose ``seq_lens`` is on the device.
     """
 
     query_start: torch.Tensor
-    seq_lens: torch.Tensor | None
+    seq_lens: torch.Tensor
     request: torch.Tensor
     position: torch.Tensor
+    known: bool = True
 
     @property
     def num_tokens(self) -> int:
@@ -47,7 +49,7 @@ class StepLayout:
         Raises:
             InvalidInputError: only the device knows the context lengths.
         """
-        if self.seq_lens is None:
+        if not self.known:
             raise InvalidInputError(
                 "a step whose context lengths are on the device",
                 "compressed caches need them on the host",
@@ -85,7 +87,8 @@ class StepLayout:
         request = torch.arange(len(lens)).repeat_interleave(query_lens)
         before = starts[:-1] - (lens - query_lens)
         position = torch.arange(int(starts[-1])) - before.repeat_interleave(query_lens)
-        return cls(starts, lens, *to_device(device, request, position))
+        request, position = to_device(device, request, position)
+        return cls(starts, lens, request, position)
 
     def visible_entries(self, ratio: int) -> torch.Tensor:
         """``[T]`` int64: compressed entries that each token may attend to, ``(p + 1) // ratio``."""
@@ -106,22 +109,22 @@ class UniformLayout(StepLayout):
 
     def __init__(self, seq_lens: torch.Tensor, query_len: int, max_context: int) -> None:
         self.query_start = torch.arange(seq_lens.shape[0] + 1) * query_len
-        self.seq_lens = None
-        self._lens = seq_lens
+        self.seq_lens = seq_lens
+        self.known = False
         self._query_len = query_len
         self._max_context = max_context
 
     @cached_property
     def request(self) -> torch.Tensor:  # type: ignore[override]
         """``[T]`` int64, the request of every token."""
-        count = self._lens.shape[0] * self._query_len
-        return torch.arange(count, device=self._lens.device) // self._query_len
+        count = self.seq_lens.shape[0] * self._query_len
+        return torch.arange(count, device=self.seq_lens.device) // self._query_len
 
     @cached_property
     def position(self) -> torch.Tensor:  # type: ignore[override]
         """``[T]`` int64, the token's index within its request; negative for padding."""
-        back = torch.arange(self._query_len, 0, -1, device=self._lens.device)
-        return (self._lens.long().unsqueeze(-1) - back).flatten()
+        back = torch.arange(self._query_len, 0, -1, device=self.seq_lens.device)
+        return (self.seq_lens.long().unsqueeze(-1) - back).flatten()
 
     @cached_property
     def least_position(self) -> int:
@@ -157,7 +160,7 @@ class ClosedEntries:
 
         Where only the device knows the context lengths there is a place for every token.
         """
-        if layout.seq_lens is None:
+        if not layout.known:
             ahead = layout.position + 1
             real = (ahead % ratio == 0) & (ahead > 0)
             return cls(layout.request, (ahead // ratio - 1).clamp(min=0), real)

@@ -100,8 +100,9 @@ class ACLGraphWrapper(CUDAGraphWrapper):
         rows = descriptor.num_tokens
         inputs = {name: _place(tensor) for name, tensor in _named_tensors(args, kwargs)}
         buffers = [(one, one.snapshot(rows)) for one in self._buffers()]
-        graph = torch.npu.NPUGraph()
-        with torch.npu.graph(graph, pool=self.graph_pool):
+        npu: Any = torch.npu  # type: ignore[attr-defined]
+        graph = npu.NPUGraph()
+        with npu.graph(graph, pool=self.graph_pool):
             output = self.runnable(*args, **kwargs)
         _forget_derived(get_forward_context().attn_metadata)
         _refuse_leftovers(graph, output, rows)

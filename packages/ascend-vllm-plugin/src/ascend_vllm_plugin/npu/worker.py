@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 class NPUWorker(Worker):
     """One process that drives one NPU. Memory profiling and KV sizing are vLLM's own."""
 
+    profiler: Any
+
     def init_device(self) -> None:
         """Take the device, join the other ranks, and build the model runner.
 

@@ -12,7 +12,7 @@ from ..harness import Checkpoints, EnginePool, Request, assert_all_match
 
 pytestmark = pytest.mark.engine_npu
 
-SHAPES = [(1, 12, 0), (255, 5, 0), (17, 20, 1), (128, 12, 3), (129, 16, 4), (370, 24, 6)]
+SHAPES = [(1, 8, 0), (129, 4, 0), (17, 10, 1), (255, 4, 2), (128, 6, 3), (370, 8, 4)]
 
 
 def ragged(vocab: int) -> list[Request]:
@@ -30,7 +30,7 @@ def test_a_ragged_batch(engines: EnginePool, checkpoints: Checkpoints, name: str
     assert devices == {torch.device("npu", 0)}
     requests = ragged(checkpoints.spec(name).vocab_size)
     results = engine.run(requests)
-    assert len({result.finished_at for result in results}) >= 4
+    assert len({result.finished_at for result in results}) >= 3
     assert_all_match(checkpoints.oracle(name), requests, results)
 
 
@@ -49,6 +49,6 @@ def test_other_device_families(
         cache.shape[1] for name, cache in engine.caches.items() if name.endswith("state_cache")
     }
     assert sizes == {blocks.state_c4, blocks.state_c128}
-    requests = ragged(512)[:4]
+    requests = ragged(512)[:3]
     assert_all_match(checkpoints.oracle("mixed"), requests, engine.run(requests))
     engines.close()

@@ -29,7 +29,6 @@ def _step_layout(
     latest = _latest
     if (
         latest is None
-        or latest.seq_lens is None
         or latest.position.device != device
         or not torch.equal(latest.query_start, query_start)
         or not torch.equal(latest.seq_lens, seq_lens)
