@@ -56,3 +56,15 @@ def test_upstream_still_asks_cuda_for_streams() -> None:
     assert {"Stream", "Event", "current_stream", "stream"} <= used.keys(), (
         "vLLM no longer names torch.cuda there: remove ascend_vllm_plugin/compat/device_streams.py"
     )
+
+
+@pytest.mark.engine
+def test_upstream_still_asserts_whose_communicator_captures() -> None:
+    from vllm.distributed.parallel_state import GroupCoordinator
+
+    source = inspect.getsource(GroupCoordinator.graph_capture)
+    assert "CudaCommunicator" in source
+    assert "assert isinstance" in source, (
+        "vLLM no longer refuses other communicators: remove "
+        "ascend_vllm_plugin/compat/graph_capture.py"
+    )
