@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ascend_attention.layers.prologue import CVSplitProloguePlan
 from ascend_attention.overlap import OverlapPlan, missing_orders
-from ascend_attention.vllm.dsa.plans import CVSplitProloguePlan, IndexerOverlapPlan
+from ascend_attention.vllm.dsa.plans import IndexerOverlapPlan
 
 PLANS = {"indexer": IndexerOverlapPlan, "prologue": CVSplitProloguePlan}
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
-from ascend_attention.ops.mla import mla_epilogue, mla_prologue
+from ascend_attention.layers.prologue import split_prologue
+from ascend_attention.ops.mla import mla_epilogue
 from ascend_attention.vllm.dsa import DSAAttention, DSAShape
 from ascend_attention.vllm.dsa.impl import DSAInputs
 from torch import nn
@@ -79,7 +80,7 @@ class DeepseekV4Attention(nn.Module):
     def forward(self, hidden: torch.Tensor, rotation: StepRotation) -> torch.Tensor:
         """``[T, H]`` from the layer's normed input ``[T, H]``."""
         cos, sin = rotation.compress if self.compressed else rotation.main
-        prologue = mla_prologue(
+        prologue = split_prologue(
             hidden, self.wqa_wkv, self.wq_b, self.q_norm, self.kv_norm, self.norm_eps, cos, sin
         )
         out = self.dsa(DSAInputs(hidden, *prologue, cos, sin))
