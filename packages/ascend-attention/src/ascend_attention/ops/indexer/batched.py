@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ascend_attention.ops.indexer.selection import best_entries
 from ascend_attention.ops.paged_rows import gather_rows, locate_rows
 from ascend_attention.step import StepLayout
 
@@ -57,8 +58,4 @@ def select_entries(
     scores = torch.bmm(flat, keys.float().transpose(1, 2)).relu_().view(tokens, heads, longest)
     scores = torch.bmm(head_weights.unsqueeze(1), scores).squeeze(1)
     hidden = row[0] >= visible.unsqueeze(-1)
-    best = scores.masked_fill_(hidden, float("-inf")).topk(top_k, dim=-1).indices
-    # A token that keeps everything gets its entries in order, as from the reference.
-    all_kept = visible.unsqueeze(-1) <= top_k
-    best = torch.where(all_kept, row[0, :top_k], best)
-    return torch.where(best < visible.unsqueeze(-1), best, -1)
+    return best_entries(scores.masked_fill_(hidden, float("-inf")), visible, top_k)

@@ -12,7 +12,7 @@ from ascend_attention.caches import CacheRole
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
 from ascend_attention.ops.indexer import select_entries
-from ascend_attention.ops.paged_rows import gather_rows, locate_rows, write_rows
+from ascend_attention.ops.paged_rows import locate_rows, write_rows
 from ascend_attention.ops.sparse_attention import RowSource, sparse_attention
 from ascend_attention.overlap import run
 from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
@@ -217,6 +217,7 @@ def _compress(
     assert state_meta.read is not None
     assert entry_meta.write is not None
     if len(state_meta.closed):
-        rows = gather_rows(state.kv_cache, state_meta.read)
-        closed = compressor.finish(rows, state_meta.closed.entry, hidden.dtype)
+        closed = compressor.finish_paged(
+            state.kv_cache, state_meta.read, state_meta.closed.entry, hidden.dtype
+        )
         write_rows(entries.kv_cache, closed, entry_meta.write)
