@@ -50,8 +50,8 @@ def select_entries(
     tokens, heads, width = query.shape
     requests = block_table.shape[0]
     each = tokens // requests
-    request = torch.arange(requests, device=visible.device).unsqueeze(-1)
-    row = torch.arange(longest, device=visible.device).expand(requests, longest)
+    request = torch.arange(requests).unsqueeze(-1)
+    row = torch.arange(longest).expand(requests, longest)
     # A shorter request reads rows that are not its own; they are masked below.
     keys = gather_rows(key_cache, locate_rows(block_table, request, row, key_cache.shape[1]))
     flat = query.reshape(requests, each * heads, width).float()
