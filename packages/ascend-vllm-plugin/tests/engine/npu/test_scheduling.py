@@ -62,15 +62,15 @@ def test_preempted_requests_resume(
     speculation = {"method": "mtp", "num_speculative_tokens": width}
     engine = engines.get(
         SPEC,
-        max_model_len=256,
-        num_gpu_blocks_override=42,
-        max_num_batched_tokens=128,
+        max_model_len=128,
+        num_gpu_blocks_override=20,
+        max_num_batched_tokens=64,
         **({"speculative_config": speculation} if width else {}),
     )
-    shapes = ((3, 20), (20, 16), (5, 16), (61, 12), (130, 12), (9, 16))
+    # Four blocks hold a short request at first; a fifth is needed at its ninth token.
+    shapes = ((3, 12), (4, 12), (5, 10), (3, 10), (20, 6))
     requests = [
-        Request(random_prompt(length, VOCAB, seed=length), count, join_at=i)
-        for i, (length, count) in enumerate(shapes)
+        Request(random_prompt(length, VOCAB, seed=length), count) for length, count in shapes
     ]
     before = engine.metric("vllm:num_preemptions")
     results = engine.run(requests)
