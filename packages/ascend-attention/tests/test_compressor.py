@@ -241,6 +241,7 @@ def windows_by_loops(
     return out
 
 
+@pytest.mark.oracle("ascend_attention::compress_windows", "loops over channels in float64")
 @pytest.mark.parametrize(("ratio", "overlap"), [(4, 2), (128, 1), (3, 1), (3, 2)])
 @pytest.mark.parametrize("entries", [0, 1, 3])
 def test_pooling_equals_loops(ratio: int, overlap: int, entries: int) -> None:
@@ -276,6 +277,7 @@ def test_an_entry_beyond_the_rotary_table_is_refused(pair: Pair) -> None:
         pair.ours.finish(rows, torch.tensor([CONTEXT // ratio]), torch.float32)
 
 
+@pytest.mark.oracle("ascend_attention::project_states", "products in float64, bias by token")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("tokens", [0, 1, 3, 16, 17])
 @pytest.mark.parametrize(("ratio", "series"), [(4, 13), (128, 33)])

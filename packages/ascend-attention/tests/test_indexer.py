@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from ascend_attention.layers.indexer import DeepseekV4Indexer
-from ascend_attention.ops.indexer import reference, select_entries
+from ascend_attention.ops.indexer import per_request, select_entries
 from ascend_attention.step import StepLayout
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
 from ascend_ops_core.testing import assert_close
@@ -100,7 +100,7 @@ def test_around_the_length_that_fills_top_k(length: int, from_start: bool) -> No
 
 def test_tiles_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)
-    monkeypatch.setattr(reference, "_TILE_ELEMENTS", 1)
+    monkeypatch.setattr(per_request, "_TILE_ELEMENTS", 1)
     check([(10, 9), (0, 30), (60, 1)], top_k=5)
 
 

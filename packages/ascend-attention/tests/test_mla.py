@@ -6,6 +6,7 @@ import pytest
 import torch
 from ascend_attention.ops import mla
 from ascend_attention.ops.mla import mla_epilogue, mla_prologue, reference
+from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.testing import assert_close
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -34,6 +35,7 @@ def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return torch.cat((x[..., :first], torch.view_as_real(tail).flatten(-2)), dim=-1)
 
 
+@pytest.mark.oracle("ascend_attention::mla_prologue", "brute force in float64")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize(("heads", "width", "rank", "pairs"), [(3, 12, 21, 3), (1, 34, 7, 17)])
@@ -56,6 +58,7 @@ def test_prologue_equals_brute_force(
     assert {x.dtype for x in got} == {dtype}
 
 
+@pytest.mark.oracle("ascend_attention::mla_epilogue", "brute force in float64")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize(("heads", "groups", "rank"), [(6, 3, 5), (4, 1, 33), (2, 2, 16)])
@@ -116,3 +119,23 @@ def test_strided_tokens_are_read_right() -> None:
     assert_close(got.query, expected.query)
     kernels = mla._cpu.load()
     assert kernels is None or not kernels.supports(hidden, (hidden,), ())
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    cos, sin = angles(3, 2)
+    hidden, q_norm, kv_norm = torch.randn(3, 8), torch.ones(5), torch.ones(4)
+    down, up = torch.randn(9, 8), torch.randn(12, 5)
+    for wrong in (
+        (hidden, down[:8], up, q_norm, kv_norm, EPS, cos, sin),
+        (hidden, down, up[:, :4], q_norm, kv_norm, EPS, cos, sin),
+        (hidden, down, up[:11], q_norm, kv_norm, EPS, cos, sin),
+        (hidden, down, up, q_norm, kv_norm, EPS, cos[:2], sin[:2]),
+        (hidden, down, up, q_norm, kv_norm, EPS, cos, sin[:, :1]),
+        (hidden, down, up, q_norm, kv_norm, EPS, *angles(3, 3)),
+    ):
+        with pytest.raises(InvalidInputError):
+            mla_prologue(*wrong)
+    attended, wo_a, wo_b = torch.randn(3, 4, 4), torch.randn(2, 3, 8), torch.randn(7, 6)
+    for wrong_weights in ((wo_a[:, :, :7], wo_b), (wo_a, wo_b[:, :5]), (wo_a[:1], wo_b[:, :3])):
+        with pytest.raises(InvalidInputError):
+            mla_epilogue(attended, *wrong_weights, cos, sin)

@@ -17,8 +17,8 @@ def test_public_names() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert ascend_attention.__version__ == project["version"]
     assert ascend_attention.__all__ == ["__version__"]
-    assert compressor.__all__ == ["compress_windows", "project_states"]
-    assert indexer.__all__ == ["select_entries"]
+    assert compressor.__all__ == ["compress_paged_windows", "compress_windows", "project_states"]
+    assert indexer.__all__ == ["indexer_scores", "quantize_index_rows", "select_entries"]
     assert paged_rows.__all__ == ["RowIndex", "gather_rows", "locate_rows", "write_rows"]
     assert sparse_attention.__all__ == ["RowSource", "sparse_attention"]
 

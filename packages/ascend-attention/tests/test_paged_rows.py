@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ascend_attention.ops.paged_rows import RowIndex, gather_rows, locate_rows, write_rows
+from ascend_attention.ops.paged_rows import (
+    RowIndex,
+    gather_rows,
+    locate_rows,
+    reference,
+    write_rows,
+)
+from ascend_ops_core.errors import InvalidInputError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +24,7 @@ def slab(blocks: int = 6, rows: int = 4, width: int = 3) -> tuple[torch.Tensor, 
     return cache, whole
 
 
+@pytest.mark.oracle("ascend_attention::locate_rows", "Python's division, row by row")
 @given(
     table=st.permutations(range(6)),
     rows=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 11)), max_size=8),
@@ -45,6 +53,8 @@ def test_locate_broadcasts_requests_over_rows() -> None:
     assert index.offset.tolist() == [[0, 1], [1, 0]]
 
 
+@pytest.mark.oracle("ascend_attention::gather_rows", "what was written, row by row")
+@pytest.mark.oracle("ascend_attention::write_rows", "the places that changed in the slab")
 def test_write_then_gather_on_a_strided_view_touches_nothing_else() -> None:
     cache, whole = slab()
     before = whole.clone()
@@ -84,12 +94,12 @@ def test_no_rows_change_no_byte() -> None:
     assert gather_rows(cache, RowIndex(empty, empty)).shape == (0, 3)
 
 
-@pytest.mark.parametrize("block", [-1, 6])
-def test_a_write_outside_the_cache_writes_nothing(block: int) -> None:
+@pytest.mark.parametrize(("block", "offset"), [(6, 0), (9, 1), (2, 4)])
+def test_a_write_outside_the_cache_writes_nothing(block: int, offset: int) -> None:
     pytest.importorskip("numba")
     cache, whole = slab()
     before = whole.clone()
-    index = RowIndex(torch.tensor([1, block]), torch.tensor([0, 0]))
+    index = RowIndex(torch.tensor([1, block]), torch.tensor([0, offset]))
     with pytest.raises(IndexError, match="6 blocks of 4 rows"):
         write_rows(cache, torch.zeros(2, 3), index)
     assert torch.equal(whole, before)
@@ -113,3 +123,68 @@ def test_kernels_equal_indexing(rows: int) -> None:
         expected[index.block[i], index.offset[i]] = values[i]
     write_rows(cache, values, index)
     assert torch.equal(cache, expected)
+
+
+PADDED = RowIndex(torch.tensor([2, -1, 3, 1, -4]), torch.tensor([1, 0, -1, 3, -1]))
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("defined", [False, True], ids=["kernel", "definition"])
+def test_padding_is_not_written(defined: bool, index_dtype: torch.dtype) -> None:
+    cache, whole = slab()
+    before = whole.clone()
+    rows = -torch.arange(1.0, 16).view(5, 3)
+    index = RowIndex(*(part.to(index_dtype) for part in PADDED))
+    if defined:
+        reference.write_rows(cache, rows, *index)
+    else:
+        write_rows(cache, rows, index)
+    assert torch.equal(cache[2, 1], rows[0])
+    assert torch.equal(cache[1, 3], rows[3])
+    assert int((whole != before).sum()) == 6
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8, torch.float64],
+    ids=str,
+)
+@pytest.mark.parametrize("defined", [False, True], ids=["kernel", "definition"])
+def test_padding_gives_zeros_and_reads_nothing(defined: bool, dtype: torch.dtype) -> None:
+    cache, _ = slab()
+    if dtype.is_floating_point:
+        cache[0], cache[5], cache[3, 3] = float("nan"), float("nan"), float("nan")
+    cache = cache.to(dtype)
+    got = reference.gather_rows(cache, *PADDED) if defined else gather_rows(cache, PADDED)
+    assert got.dtype == dtype
+    assert torch.equal(got[[0, 3]].float(), torch.stack((cache[2, 1], cache[1, 3])).float())
+    assert torch.equal(got[[1, 2, 4]].float(), torch.zeros(3, 3))
+
+
+def test_a_read_outside_the_cache_is_an_error() -> None:
+    cache, _ = slab()
+    with pytest.raises(IndexError):
+        gather_rows(cache, RowIndex(torch.tensor([6]), torch.tensor([0])))
+    with pytest.raises(IndexError):
+        gather_rows(cache, RowIndex(torch.tensor([0]), torch.tensor([4])))
+
+
+def test_shapes_that_do_not_fit_are_refused_before_anything_is_written() -> None:
+    cache, whole = slab()
+    before = whole.clone()
+    one, two = torch.tensor([0]), torch.tensor([0, 1])
+    for rows, index in (
+        (torch.zeros(2, 3), RowIndex(one, one)),
+        (torch.zeros(2, 4), RowIndex(two, two)),
+        (torch.zeros(2, 3), RowIndex(two, one)),
+        (torch.zeros(2, 3), RowIndex(two.float(), two)),
+    ):
+        with pytest.raises(InvalidInputError):
+            write_rows(cache, rows, index)
+    with pytest.raises(InvalidInputError):
+        gather_rows(whole, RowIndex(two, two))
+    with pytest.raises(InvalidInputError):
+        locate_rows(torch.zeros(2, 3), two, two, 2)
+    with pytest.raises(InvalidInputError):
+        locate_rows(torch.zeros(2, 3, dtype=torch.int32), two, two, 0)
+    assert torch.equal(whole, before)

@@ -7,6 +7,7 @@ import torch
 from ascend_attention.ops import sparse_attention as family
 from ascend_attention.ops.paged_rows import RowIndex
 from ascend_attention.ops.sparse_attention import RowSource, reference, sparse_attention
+from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.testing import assert_close
 
 WIDTH = 12
@@ -73,7 +74,7 @@ def test_tiles_do_not_matter(tile: int, monkeypatch: pytest.MonkeyPatch) -> None
     sources = [source(9, 4, 0.8, torch.float16), source(9, 3, None, torch.float16)]
     query, sinks = torch.randn(9, HEADS, WIDTH).half(), torch.zeros(HEADS)
     expected = sparse_attention(query, sources, sinks, 1.0)
-    monkeypatch.setattr(family, "_TILE_ELEMENTS", tile)
+    monkeypatch.setattr(reference, "_TILE_ELEMENTS", tile)
     assert_close(sparse_attention(query, sources, sinks, 1.0), expected)
 
 
@@ -93,7 +94,10 @@ def test_kernel_equals_definition(
     assert kernels is not None
     assert kernels.supports(query, sources, sinks)
     got = kernels.sparse_attention(query, sources, sinks, 0.3)
-    assert_close(got, reference.sparse_attention(query, sources, slice(None), sinks, 0.3).to(dtype))
+    caches, blocks, offsets, valid = zip(
+        *((one.cache, *one.index, one.valid) for one in sources), strict=True
+    )
+    assert_close(got, reference.sparse_attention(query, caches, blocks, offsets, valid, sinks, 0.3))
 
 
 def test_what_the_kernel_leaves_to_the_definition() -> None:
@@ -147,6 +151,7 @@ def test_nan_in_a_valid_row_is_not_hidden() -> None:
     assert got[0].isfinite().all()
 
 
+@pytest.mark.oracle("ascend_attention::sparse_attention", "transformers' DeepSeek-V4, brute force")
 @torch.no_grad()
 def test_equals_transformers_attention_function() -> None:
     from types import SimpleNamespace
@@ -163,3 +168,50 @@ def test_equals_transformers_attention_function() -> None:
         module, query.unsqueeze(2), rows.unsqueeze(1), rows.unsqueeze(1), mask, 0.5
     )
     assert_close(sparse_attention(query, [one], sinks, 0.5), expected.squeeze(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["kernel", "definition"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_padding_is_no_row(masked: bool, dtype: torch.dtype) -> None:
+    plain = source(3, 6, 0.7 if masked else None, dtype)
+    block, offset = plain.index
+    kept = torch.tensor([0, 1, 3, 4])
+    padded = RowIndex(block.clone(), offset.clone())
+    padded.block[:, 2] = -1
+    padded.offset[:, 5] = -1
+    query, sinks = torch.randn(3, HEADS, WIDTH).to(dtype), torch.randn(HEADS)
+    fewer = RowSource(
+        plain.cache,
+        RowIndex(block[:, kept], offset[:, kept]),
+        None if plain.valid is None else plain.valid[:, kept],
+    )
+    got = sparse_attention(query, [RowSource(plain.cache, padded, plain.valid)], sinks, 0.3)
+    assert_close(got, sparse_attention(query, [fewer], sinks, 0.3))
+
+
+def test_no_source_gives_zeros() -> None:
+    query = torch.randn(2, HEADS, WIDTH)
+    assert torch.equal(sparse_attention(query, [], torch.zeros(HEADS), 1.0), query.zero_())
+
+
+def test_inputs_that_do_not_fit_are_refused() -> None:
+    one, query, sinks = (
+        source(2, 3, 0.5, torch.float32),
+        torch.randn(2, HEADS, WIDTH),
+        torch.zeros(3),
+    )
+    block, offset = one.index
+    for wrong in (
+        RowSource(one.cache[..., :5], one.index, one.valid),
+        RowSource(one.cache, RowIndex(block, offset[:, :2]), one.valid),
+        RowSource(one.cache, RowIndex(block.float(), offset), one.valid),
+        RowSource(one.cache, RowIndex(block[:1], offset[:1]), None),
+        RowSource(one.cache, one.index, one.valid[:, :2] if one.valid is not None else None),
+        RowSource(one.cache, one.index, torch.ones(2, 3)),
+    ):
+        with pytest.raises(InvalidInputError):
+            sparse_attention(query, [wrong], sinks, 1.0)
+    with pytest.raises(InvalidInputError):
+        sparse_attention(query, [one], sinks[:2], 1.0)
+    with pytest.raises(InvalidInputError):
+        sparse_attention(query.double(), [one], sinks, 1.0)

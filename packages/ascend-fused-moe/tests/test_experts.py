@@ -142,6 +142,7 @@ def test_an_idle_rank_sends_no_tokens(dtype: torch.dtype, monkeypatch: pytest.Mo
     assert out.dtype == dtype
 
 
+@pytest.mark.oracle("ascend_fused_moe::fused_experts", "transformers' DeepseekV4Experts")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @torch.no_grad()
 def test_equals_transformers(dtype: torch.dtype) -> None:

@@ -78,6 +78,35 @@ def test_topk_equals_brute_force(
     assert_close(weights[0], got, scale=10)
 
 
+def in_order(scores: torch.Tensor, k: int) -> list[list[int]]:
+    """Ids by falling score, of equal scores the lower first; NaN and -inf last."""
+    rows = [[v if v > -math.inf else -math.inf for v in row] for row in scores.tolist()]
+    return [sorted(range(len(row)), key=lambda e, row=row: (-row[e], e))[:k] for row in rows]
+
+
+@pytest.mark.oracle("ascend_fused_moe::topk_routing", "sorting in Python, exact order of ties")
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["kernel", "definition"])
+@pytest.mark.parametrize("scoring", SCORING_FUNCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_of_equal_experts_the_lower_id_comes_first(
+    dtype: torch.dtype, scoring: str, requires_grad: bool
+) -> None:
+    logits = torch.randint(-3, 3, (65, 33)).to(dtype).requires_grad_(requires_grad)
+    # Every scoring grows with the logit, so the order of logits is that of scores.
+    for k in (1, 8, 33):
+        _, ids = topk_routing(logits, None, k, scoring=scoring)
+        assert ids.tolist() == in_order(logits.detach().float(), k)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["kernel", "definition"])
+@pytest.mark.parametrize("scoring", ["sqrtsoftplus", "sigmoid"])
+def test_what_is_not_finite_comes_last_in_order_of_ids(scoring: str, requires_grad: bool) -> None:
+    bias = torch.tensor([0.0, math.nan, 1.0, -math.inf, math.inf, 2.0])
+    logits = torch.tensor([[math.nan, 1.0, -9.0, 2.0, -math.inf, math.nan]])
+    _, ids = topk_routing(logits.requires_grad_(requires_grad), bias, 6, scoring=scoring)
+    assert ids.tolist() == [[4, 2, 0, 1, 3, 5]]
+
+
 def test_bias_moves_the_choice_but_not_the_weights() -> None:
     logits = torch.tensor([[3.0, 2.0, 1.0, 0.0]])
     bias = torch.tensor([0.0, 0.0, 0.0, 100.0])
@@ -137,22 +166,23 @@ def test_any_number_of_tokens_in_any_dtype(tokens: int, dtype: torch.dtype) -> N
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("tokens", [1, 3, 17])
 @pytest.mark.parametrize("renormalize", [True, False])
-def test_kernel_equals_definition(tokens: int, renormalize: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("scoring", SCORING_FUNCTIONS)
+def test_kernel_equals_definition(
+    scoring: str, tokens: int, renormalize: bool, dtype: torch.dtype
+) -> None:
     pytest.importorskip("numba")
     from ascend_fused_moe.ops.routing import cpu
 
-    logits = (30 * torch.randn(tokens, 13)).to(dtype)
+    logits = (5 * torch.randn(tokens, 13)).to(dtype)
     bias = torch.randn(13)
-    weights, ids = cpu.topk_routing(logits, bias, 4, renormalize, 1.5)
-    expected, same = reference.topk_routing(logits, bias, 4, "sqrtsoftplus", renormalize, 1.5)
+    weights, ids = cpu.topk_routing(logits, bias, 4, scoring, renormalize, 1.5)
+    expected, same = reference.topk_routing(logits, bias, 4, scoring, renormalize, 1.5)
     assert torch.equal(ids, same)
     assert_close(weights, expected, scale=10)
     token_ids = torch.randint(0, 7, (tokens,))
     table = torch.randint(0, 13, (7, 4), dtype=torch.int32)
-    weights, ids = cpu.hash_routing(logits, token_ids, table, renormalize, 1.5)
-    expected, same = reference.hash_routing(
-        logits, token_ids, table, "sqrtsoftplus", renormalize, 1.5
-    )
+    weights, ids = cpu.hash_routing(logits, token_ids, table, scoring, renormalize, 1.5)
+    expected, same = reference.hash_routing(logits, token_ids, table, scoring, renormalize, 1.5)
     assert torch.equal(ids, same)
     assert_close(weights, expected, scale=10)
 
@@ -178,6 +208,7 @@ def by_expert(weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return torch.zeros(len(ids), EXPERTS).scatter(1, ids, weights)
 
 
+@pytest.mark.oracle("ascend_fused_moe::topk_routing", "transformers' DeepseekV4TopKRouter")
 @torch.no_grad()
 def test_topk_equals_transformers() -> None:
     module, _ = oracle("DeepseekV4TopKRouter")
@@ -188,6 +219,7 @@ def test_topk_equals_transformers() -> None:
     assert_close(by_expert(got, got_ids), by_expert(weights, ids))
 
 
+@pytest.mark.oracle("ascend_fused_moe::hash_routing", "transformers' DeepseekV4HashRouter")
 @torch.no_grad()
 def test_hash_equals_transformers() -> None:
     module, _ = oracle("DeepseekV4HashRouter")
@@ -234,5 +266,11 @@ def test_bad_settings_name_value_limit_and_remedy() -> None:
             topk_routing(torch.zeros(1, 4), None, k)
     with pytest.raises(InvalidInputError, match=r"scoring_func='tanh'.*sqrtsoftplus.*config"):
         topk_routing(torch.zeros(1, 4), None, 1, scoring="tanh")
+    with pytest.raises(InvalidInputError, match=r"bias of shape \[3\].*4 experts"):
+        topk_routing(torch.zeros(1, 4), torch.zeros(3), 1)
+    with pytest.raises(InvalidInputError, match=r"logits of shape \[4\].*\[T, E\]"):
+        topk_routing(torch.zeros(4), None, 1)
+    with pytest.raises(InvalidInputError, match=r"token_ids \[2\] and table \[1, 1\].*T=1"):
+        hash_routing(torch.zeros(1, 4), torch.tensor([0, 0]), torch.zeros(1, 1).long())
     with pytest.raises(InvalidInputError, match=r"scoring_func='tanh'"):
         hash_routing(torch.zeros(1, 4), torch.tensor([0]), torch.zeros(1, 1).long(), scoring="tanh")

@@ -53,6 +53,14 @@ def test_dtypes_without_a_tensor_in_torch_are_refused_by_name(
         check_headers(TABLE, str(tmp_path))
 
 
+def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(2, 3)}, tmp_path / "1.safetensors")
+    whole = (tmp_path / "1.safetensors").read_bytes()
+    (tmp_path / "1.safetensors").write_bytes(whole[:-1])
+    with pytest.raises(CheckpointError, match=r"1\.safetensors cannot be read"):
+        check_headers(TABLE, str(tmp_path))
+
+
 def test_other_sources_are_left_to_loading(tmp_path: Path) -> None:
     check_headers(TABLE, "org/name-of-a-repository")
     check_headers(TABLE, str(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +19,13 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
 def in_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        import vllm.entrypoints.llm  # noqa: F401
+
+        # vLLM collects garbage at every start and end of an engine; its modules never become any.
+        gc.collect()
+        gc.freeze()
         yield
+        gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -16,11 +16,15 @@ from .harness import Checkpoints, EnginePool, Request
 pytestmark = pytest.mark.engine
 
 
-@pytest.mark.parametrize("name", ["mixed", "wide_window"])
-def test_teacher_forced_logits(engines: EnginePool, checkpoints: Checkpoints, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "lengths"), [("mixed", (5, 129, 370)), ("wide_window", (129, 700))]
+)
+def test_teacher_forced_logits(
+    engines: EnginePool, checkpoints: Checkpoints, name: str, lengths: tuple[int, ...]
+) -> None:
     folder = checkpoints.folder(name, torch.bfloat16)
     vocab = checkpoints.spec(name).vocab_size
-    prompts = [random_prompt(n, vocab, seed=n) for n in (129, 370, 700)]
+    prompts = [random_prompt(n, vocab, seed=n) for n in lengths]
     engine = engines.get(name, dtype=torch.bfloat16, max_num_batched_tokens=512)
     results = engine.run([Request(prompt, 16, prompt_logits=True) for prompt in prompts])
     exact, rounded = Oracle(folder), Oracle(folder, torch.bfloat16)

@@ -8,7 +8,12 @@ from ascend_ops_core.ops.rotary import rms_norm_rotary
 from torch import nn
 
 from ascend_attention.caches import overlap_of
-from ascend_attention.ops.compressor import compress_windows, project_states
+from ascend_attention.ops.compressor import (
+    compress_paged_windows,
+    compress_windows,
+    project_states,
+)
+from ascend_attention.ops.paged_rows import RowIndex
 
 
 class Compressor(nn.Module):
@@ -77,6 +82,35 @@ class Compressor(nn.Module):
         Returns:
             ``[N, D]``, normed and rotated.
         """
-        pooled = compress_windows(state_rows, entry == 0, self.overlap).to(dtype)
+        return self._normed(compress_windows(state_rows, entry == 0, self.overlap), entry, dtype)
+
+    def finish_paged(
+        self,
+        state_cache: torch.Tensor,
+        rows: RowIndex,
+        entry: torch.Tensor,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        """:meth:`finish` of windows that are read where they lie.
+
+        Args:
+            state_cache: ``[B, P, 2 * overlap * D]`` float32.
+            rows: ``[N, overlap * ratio]``, the rows of every window in order; a negative block
+                marks rows that do not exist, and an entry of nothing else becomes zeros.
+            entry: ``[N]`` int64, index of every entry within its request.
+            dtype: dtype of the result, the model's.
+
+        Returns:
+            ``[N, D]``, normed and rotated.
+        """
+        pooled = compress_paged_windows(
+            state_cache, rows.block, rows.offset, entry == 0, self.overlap
+        )
+        return self._normed(pooled, entry, dtype)
+
+    def _normed(
+        self, pooled: torch.Tensor, entry: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
         cos, sin = self._rotary[0].gather(entry * self.ratio)
-        return rms_norm_rotary(pooled.unsqueeze(1), self.norm, self.norm_eps, cos, sin).squeeze(1)
+        rows = pooled.to(dtype).unsqueeze(1)
+        return rms_norm_rotary(rows, self.norm, self.norm_eps, cos, sin).squeeze(1)

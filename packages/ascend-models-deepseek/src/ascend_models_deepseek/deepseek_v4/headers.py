@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
-from ascend_models_deepseek.deepseek_v4.weights import WeightTable, raise_for
+from ascend_models_deepseek.deepseek_v4.weights import CheckpointError, WeightTable, raise_for
 
 _DTYPES = {
     "F64": torch.float64,
@@ -30,22 +31,49 @@ _DTYPES = {
 }
 
 
+def read_file(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and the format's own name of the dtype of every tensor in one file.
+
+    Raises:
+        CheckpointError: the file is damaged, cut short or unreadable.
+    """
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            parts = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+            return {
+                n: (tuple(part.get_shape()), str(part.get_dtype())) for n, part in parts.items()
+            }
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file.name} cannot be read ({error}): download it again") from error
+
+
+def known_dtypes(
+    found: Mapping[str, tuple[tuple[int, ...], str]],
+) -> tuple[dict[str, tuple[tuple[int, ...], torch.dtype]], list[str]]:
+    """What :func:`read_file` found with torch's dtypes, and a line for each that torch lacks."""
+    known = {
+        name: (shape, _DTYPES[dtype]) for name, (shape, dtype) in found.items() if dtype in _DTYPES
+    }
+    unknown = [
+        f"dtype of {name} is {dtype}, which cannot be loaded"
+        for name, (_, dtype) in found.items()
+        if dtype not in _DTYPES
+    ]
+    return known, unknown
+
+
 def read_headers(directory: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Shape and dtype of every tensor in a directory's safetensors files, without their data.
 
     Raises:
-        CheckpointError: a dtype that torch does not have.
+        CheckpointError: a file that cannot be read, or dtypes that torch does not have.
     """
-    found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
     for file in sorted(directory.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - a handle, not a mapping
-                part = tensors.get_slice(name)
-                dtype = part.get_dtype()
-                if dtype not in _DTYPES:
-                    raise_for([f"dtype of {name} is {dtype}, which cannot be loaded"])
-                found[name] = tuple(part.get_shape()), _DTYPES[dtype]
-    return found
+        found |= read_file(file)
+    known, unknown = known_dtypes(found)
+    raise_for(unknown)
+    return known
 
 
 def check_headers(table: WeightTable, source: str) -> None:

@@ -14,9 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from ascend_vllm_plugin.cli import demo as demo_module
+from ascend_vllm_plugin.cli.check_model import check_model
 from ascend_vllm_plugin.cli.doctor import examine
+from ascend_vllm_plugin.cli.doctor_hccl import needed_buffer
 from ascend_vllm_plugin.cli.environment import Facts, collect
 from ascend_vllm_plugin.cli.matrix import PLUGIN_DIST
+from ascend_vllm_plugin.cli.ops import ops
+from ascend_vllm_plugin.cli.plan import plan
 from ascend_vllm_plugin.cli.server import ServerError
 from ascend_vllm_plugin.cli.stream import CompletionError
 from ascend_vllm_plugin.cli.verdict import Level, Verdict, worst
@@ -42,8 +46,10 @@ app = typer.Typer(
     help=(
         "Serve DeepSeek-V4 with vLLM on this machine's CPU.\n\n"
         "New here? Run **ascend-vllm doctor** to see whether everything fits together, then "
-        "**ascend-vllm demo** to watch a small model write text. Neither needs an NPU: Ascend "
-        "NPUs are what this is built for, but this version does not use them yet."
+        "**ascend-vllm demo** to watch a small model write text. Before serving a model of your "
+        "own, **ascend-vllm check-model** says whether it is complete and **ascend-vllm plan** "
+        "whether it fits. None of them needs an NPU: Ascend NPUs are what this is built for, but "
+        "this version does not use them yet."
     ),
 )
 
@@ -88,6 +94,20 @@ def doctor(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of lines.")
     ] = False,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also compare HCCL's buffer with what this model asks for: a directory or a "
+            "config.json. The options below say how it is to be served."
+        ),
+    ] = None,
+    tp: Annotated[int, typer.Option(min=1, help="Cards that split every layer.")] = 1,
+    dp: Annotated[int, typer.Option(min=1, help="Replicas.")] = 1,
+    ep: Annotated[
+        int, typer.Option(min=1, help="Cards that share the experts out: tp x dp, or 1.")
+    ] = 1,
+    max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step.")] = 2048,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="Requests of a step.")] = 128,
 ) -> None:
     """Check this environment: a verdict a line, and a remedy for all that is wrong.
 
@@ -95,8 +115,11 @@ def doctor(
     use or why not, and which platform plugin it would pick. Changes nothing and takes seconds.
     The exit code is 0 unless there is a problem.
     """
+    needed = None
+    if model is not None:
+        needed = needed_buffer(model, tp, dp, ep, max_num_batched_tokens, max_num_seqs)
     facts = collect()
-    verdicts = examine(facts)
+    verdicts = examine(facts, needed)
     if as_json:
         typer.echo(json.dumps(_as_json(facts, verdicts), indent=2))
     else:
@@ -208,6 +231,11 @@ def serve(context: typer.Context) -> None:
     from ascend_vllm_plugin.cli import serve as serve_module
 
     serve_module.run(context.args)
+
+
+app.command()(plan)
+app.command()(check_model)
+app.command()(ops)
 
 
 def main() -> None:

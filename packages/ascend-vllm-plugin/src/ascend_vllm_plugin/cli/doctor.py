@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ascend_vllm_plugin.cli.doctor_hccl import NeededBuffer, examine_hccl
 from ascend_vllm_plugin.cli.doctor_npu import NOT_RUN, examine_npu
 from ascend_vllm_plugin.cli.environment import Facts, PluginEntry
 from ascend_vllm_plugin.cli.matrix import (
@@ -30,8 +31,11 @@ INSTALL_PLUGIN = (
 VLLM_NEEDS_GIB = 3
 
 
-def examine(facts: Facts) -> list[Verdict]:
-    """All verdicts on `facts`, in reading order."""
+def examine(facts: Facts, needed_buffer: NeededBuffer | None = None) -> list[Verdict]:
+    """All verdicts on `facts`, in reading order.
+
+    needed_buffer: HCCL's buffer that a deployment asks for, where one is named.
+    """
     subjects = (
         _python,
         _vllm,
@@ -42,7 +46,8 @@ def examine(facts: Facts) -> list[Verdict]:
         examine_npu,
         _cpu,
     )
-    return [verdict for subject in subjects for verdict in subject(facts)]
+    verdicts = [verdict for subject in subjects for verdict in subject(facts)]
+    return [*verdicts, *examine_hccl(facts, needed_buffer)]
 
 
 def _python(facts: Facts) -> Iterator[Verdict]:
@@ -167,6 +172,14 @@ def _plugins(facts: Facts) -> Iterator[Verdict]:
     ours = [p for p in candidates if p.dist == PLUGIN_DIST]
     yield _platform_choice(raw, candidates, ours, facts)
 
+    known = (PLUGIN_DIST, *VLLM.dists)
+    others = [p for p in facts.general_plugins if p.dist not in known]
+    if allowed is not None:
+        others = [p for p in others if p.name in allowed]
+    if ours and others:
+        listing = ", ".join(f"{p.name} ({p.dist})" for p in others)
+        found = f"vLLM also loads {listing}; it may replace models that this one registers"
+        yield Verdict("other plugins", Level.INFO, found)
     general = [p for p in facts.general_plugins if p.dist == PLUGIN_DIST]
     if ours and not general:
         found = f"{PLUGIN_DIST} has a platform entry point but no {PLUGIN_NAME!r} general one"

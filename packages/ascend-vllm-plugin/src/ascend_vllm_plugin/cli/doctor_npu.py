@@ -19,6 +19,7 @@ NOT_USED = "this version does not use NPUs yet, models run on the CPU"
 def examine_npu(facts: Facts) -> Iterator[Verdict]:
     """Verdicts on torch-npu and on the device: found, or why not."""
     npu, torch_npu = facts.npu, facts.versions.get(TORCH_NPU.name)
+    yield from _host_software(facts)
     seen = []
     if npu.device_nodes:
         seen.append(f"{len(npu.device_nodes)} device node(s), {npu.device_nodes[0]}...")
@@ -43,6 +44,28 @@ def examine_npu(facts: Facts) -> Iterator[Verdict]:
         yield Verdict("npu", Level.PROBLEM, found, remedy)
     else:
         yield _npu_count(npu.torch_npu.detail, facts, seen)
+
+
+def _host_software(facts: Facts) -> Iterator[Verdict]:
+    """Driver and CANN. No version of either was tested, so there is none to compare with."""
+    npu = facts.npu
+    if npu.driver is not None:
+        found = f"{npu.driver}; none is tested: {NOT_RUN}"
+        yield Verdict("driver", Level.INFO, found)
+    elif npu.device_nodes:
+        found = "there are NPUs, but no driver states its version"
+        remedy = (
+            "install the Ascend HDK driver; in a container mount /usr/local/Ascend/driver of the "
+            "host: -v /usr/local/Ascend/driver:/usr/local/Ascend/driver"
+        )
+        yield Verdict("driver", Level.WARNING, found, remedy)
+    if npu.cann is None:
+        return
+    found = f"{npu.cann}; none is tested: {NOT_RUN}"
+    if TORCH_NPU.name not in facts.versions:
+        yield Verdict("cann", Level.INFO, f"{found}; without torch-npu nothing here uses it")
+    else:
+        yield Verdict("cann", Level.INFO, f"{found}; torch-npu's page names the one it belongs to")
 
 
 def _torch_npu_version(torch_npu: str, facts: Facts) -> Verdict:

@@ -30,7 +30,10 @@ WATCHED_VARIABLES = (
     "ASCEND_HOME_PATH",
     "ASCEND_RT_VISIBLE_DEVICES",
     "LD_LIBRARY_PATH",
+    "HCCL_BUFFSIZE",
 )
+# Where CANN's installer and the driver's put themselves unless told otherwise.
+ASCEND_ROOT = Path("/usr/local/Ascend")
 
 _LOAD_LIBHCCL = "import ctypes; ctypes.CDLL('libhccl.so')"
 _COUNT_NPUS = "import torch, torch_npu; print('npus', torch.npu.device_count())"
@@ -55,12 +58,17 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class Npu:
-    """Signs of an NPU. A probe is None where its precondition was not met, so it did not run."""
+    """Signs of an NPU. A probe is None where its precondition was not met, so it did not run.
+
+    cann, driver: versions that CANN's and the driver's own files state, None where there are none.
+    """
 
     device_nodes: tuple[str, ...] = ()
     npu_smi: str | None = None
     libhccl: ProbeResult | None = None
     torch_npu: ProbeResult | None = None
+    cann: str | None = None
+    driver: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +132,14 @@ def collect(
     environ: Mapping[str, str] | None = None,
     probe: Probe = run_probe,
     device_root: Path = Path("/dev"),
+    ascend_root: Path = ASCEND_ROOT,
 ) -> Facts:
     """Gather the facts of an environment.
 
     path: where distributions and modules are looked for (default: sys.path).
     environ: environment variables (default: os.environ).
     probe: runs code in a guarded subprocess. device_root: where NPU device nodes live.
+    ascend_root: where CANN and the driver are installed.
     """
     search = list(sys.path if path is None else path)
     variables = os.environ if environ is None else environ
@@ -146,7 +156,7 @@ def collect(
         triton_module=triton_module,
         triton_is_ascend=triton_is_ascend,
         environ={name: variables[name] for name in WATCHED_VARIABLES if name in variables},
-        npu=_npu("torch-npu" in versions, variables, probe, device_root),
+        npu=_npu("torch-npu" in versions, variables, probe, device_root, ascend_root),
         cpu=_cpu(),
     )
 
@@ -187,13 +197,38 @@ def _npu(
     environ: Mapping[str, str],
     probe: Probe,
     device_root: Path,
+    ascend_root: Path,
 ) -> Npu:
     nodes = tuple(sorted(glob.glob(str(device_root / "davinci[0-9]*"))))
     npu_smi = shutil.which("npu-smi", path=environ.get("PATH"))
+    cann, driver = _cann(environ, ascend_root), _stated(ascend_root / "driver" / "version.info")
     if not torch_npu_installed:
-        return Npu(nodes, npu_smi)
+        return Npu(nodes, npu_smi, cann=cann, driver=driver)
     libhccl = probe(_LOAD_LIBHCCL)
-    return Npu(nodes, npu_smi, libhccl, probe(_COUNT_NPUS) if libhccl.ok else None)
+    counted = probe(_COUNT_NPUS) if libhccl.ok else None
+    return Npu(nodes, npu_smi, libhccl, counted, cann, driver)
+
+
+def _cann(environ: Mapping[str, str], ascend_root: Path) -> str | None:
+    """The version in the file that CANN's installer leaves; the sourced environment comes first."""
+    named = (environ.get("ASCEND_TOOLKIT_HOME"), environ.get("ASCEND_HOME_PATH"))
+    homes = [Path(home) for home in named if home]
+    homes += [ascend_root / "ascend-toolkit" / "latest", ascend_root / "cann"]
+    for home in homes:
+        for file in sorted([*home.glob("*_install.info"), *home.glob("*/*_install.info")]):
+            if (version := _stated(file)) is not None:
+                return version
+    return None
+
+
+def _stated(file: Path) -> str | None:
+    """The value of the line `version=...` in a file, or None."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"(?im)^\s*version\s*=\s*(\S+)", text)
+    return match[1] if match else None
 
 
 def _cpu() -> Cpu:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ascend_attention.ops.indexer.selection import best_entries
 from ascend_attention.ops.paged_rows import gather_rows, locate_rows
 from ascend_attention.step import StepLayout
 
@@ -49,16 +50,12 @@ def select_entries(
     tokens, heads, width = query.shape
     requests = block_table.shape[0]
     each = tokens // requests
-    request = torch.arange(requests, device=visible.device).unsqueeze(-1)
-    row = torch.arange(longest, device=visible.device).expand(requests, longest)
+    request = torch.arange(requests).unsqueeze(-1)
+    row = torch.arange(longest).expand(requests, longest)
     # A shorter request reads rows that are not its own; they are masked below.
     keys = gather_rows(key_cache, locate_rows(block_table, request, row, key_cache.shape[1]))
     flat = query.reshape(requests, each * heads, width).float()
     scores = torch.bmm(flat, keys.float().transpose(1, 2)).relu_().view(tokens, heads, longest)
     scores = torch.bmm(head_weights.unsqueeze(1), scores).squeeze(1)
     hidden = row[0] >= visible.unsqueeze(-1)
-    best = scores.masked_fill_(hidden, float("-inf")).topk(top_k, dim=-1).indices
-    # A token that keeps everything gets its entries in order, as from the reference.
-    all_kept = visible.unsqueeze(-1) <= top_k
-    best = torch.where(all_kept, row[0, :top_k], best)
-    return torch.where(best < visible.unsqueeze(-1), best, -1)
+    return best_entries(scores.masked_fill_(hidden, float("-inf")), visible, top_k)

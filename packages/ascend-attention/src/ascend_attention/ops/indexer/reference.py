@@ -1,59 +1,96 @@
-"""Definition of the indexer's selection, one dense product per request."""
+"""Definition of the indexer's scores, selection and key rows, for any device.
+
+Scores and selection ask the host for nothing that lies on the device.
+"""
 
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.ops.quantization import dynamic_quantize
 
-from ascend_attention.ops.paged_rows import gather_rows, locate_rows
-from ascend_attention.step import StepLayout
+from ascend_attention.ops.indexer.selection import best_entries, entries_in_order
 
-# Scores of one tile of queries, in elements: bounds the memory of long contexts.
+# Gathered keys and dot products of one tile of tokens, in elements: bounds the memory.
 _TILE_ELEMENTS = 1 << 23
+
+
+def indexer_scores(
+    query: torch.Tensor,
+    head_weights: torch.Tensor,
+    key_cache: torch.Tensor,
+    key_scale: torch.Tensor | None,
+    block_table: torch.Tensor,
+    request: torch.Tensor,
+    visible: torch.Tensor,
+    width: int,
+) -> torch.Tensor:
+    """See :func:`ascend_attention.ops.indexer.indexer_scores`."""
+    tokens, heads, dim = query.shape
+    scores = torch.full((tokens, width), float("-inf"), dtype=torch.float32, device=query.device)
+    if not block_table.numel():
+        return scores
+    entry = torch.arange(width, device=query.device)
+    column = entry // key_cache.shape[1]
+    offset = entry - column * key_cache.shape[1]
+    tile = max(1, _TILE_ELEMENTS // max(1, width * (heads + dim)))
+    for start in range(0, tokens, tile):
+        part = slice(start, start + tile)
+        seen = entry < visible[part].unsqueeze(-1)
+        # Where nothing is seen, neither the request nor the table need make sense.
+        owner = torch.where(seen, request[part].unsqueeze(-1), 0).long()
+        block = block_table[owner, torch.where(seen, column, 0)].long()
+        block = torch.where(seen, block, 0)
+        keys = _bytes(key_cache)[block, offset].view(key_cache.dtype).float()
+        dots = torch.bmm(query[part].float(), keys.transpose(1, 2)).relu_()
+        score = torch.bmm(head_weights[part].float().unsqueeze(1), dots).squeeze(1)
+        if key_scale is not None:
+            score = score * key_scale[block, offset].float()
+        scores[part] = torch.where(seen, score, float("-inf"))
+    return scores
 
 
 def select_entries(
     query: torch.Tensor,
     head_weights: torch.Tensor,
     key_cache: torch.Tensor,
+    key_scale: torch.Tensor | None,
     block_table: torch.Tensor,
-    layout: StepLayout,
-    ratio: int,
-    top_k: int,
-) -> torch.Tensor:
-    """See :func:`ascend_attention.ops.indexer.select_entries`."""
-    visible = layout.visible_entries(ratio)
-    longest = layout.longest_context // ratio
-    kept = min(top_k, longest)
-    entries = torch.arange(kept, device=visible.device).expand(visible.shape[0], kept)
-    selected = torch.where(entries < visible.unsqueeze(-1), entries, -1)
-    if longest <= top_k:
-        return selected
-    for request in range(len(layout.seq_lens)):
-        first, last = (int(i) for i in layout.query_start[request : request + 2])
-        count = int(layout.seq_lens[request]) // ratio
-        if count <= top_k or first == last:
-            continue
-        row = torch.arange(count, device=visible.device)
-        index = locate_rows(block_table, torch.full_like(row, request), row, key_cache.shape[1])
-        keys = gather_rows(key_cache, index).float()
-        tile = max(1, _TILE_ELEMENTS // (query.shape[1] * count))
-        for start in range(first, last, tile):
-            part = slice(start, min(start + tile, last))
-            selected[part] = _best(query[part], head_weights[part], keys, visible[part], top_k)
-    return selected
-
-
-def _best(
-    query: torch.Tensor,
-    head_weights: torch.Tensor,
-    keys: torch.Tensor,
+    request: torch.Tensor,
     visible: torch.Tensor,
     top_k: int,
+    most_entries: int,
 ) -> torch.Tensor:
-    tokens, heads, width = query.shape
-    scores = (query.reshape(-1, width).float() @ keys.T).relu_().view(tokens, heads, -1)
-    scores = torch.bmm(head_weights.unsqueeze(1), scores).squeeze(1)
-    hidden = torch.arange(keys.shape[0], device=keys.device) >= visible.unsqueeze(-1)
-    best = scores.masked_fill_(hidden, float("-inf")).topk(top_k, dim=-1).indices
-    # top-k puts hidden entries last, so unused places stay at the end.
-    return torch.where(best < visible.unsqueeze(-1), best, -1)
+    """See :func:`ascend_attention.ops.indexer.select_entries`."""
+    if most_entries <= top_k:
+        return entries_in_order(visible, top_k)
+    scores = indexer_scores(
+        query,
+        head_weights,
+        key_cache,
+        key_scale,
+        block_table,
+        request,
+        visible,
+        most_entries,
+    )
+    return best_entries(scores, visible, top_k)
+
+
+def quantize_index_rows(
+    key_cache: torch.Tensor,
+    scale_cache: torch.Tensor,
+    rows: torch.Tensor,
+    block: torch.Tensor,
+    offset: torch.Tensor,
+) -> None:
+    """See :func:`ascend_attention.ops.indexer.quantize_index_rows`."""
+    values, scale = dynamic_quantize(rows, key_cache.dtype)
+    real = block >= 0
+    at = block[real].long(), offset[real].long()
+    _bytes(key_cache)[at] = _bytes(values)[real]
+    scale_cache[at] = scale[real].to(scale_cache.dtype)
+
+
+def _bytes(values: torch.Tensor) -> torch.Tensor:
+    """Values of eight bits as integers, which torch can index on every device."""
+    return values.view(torch.int8) if values.element_size() == 1 else values

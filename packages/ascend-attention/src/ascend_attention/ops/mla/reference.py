@@ -7,8 +7,6 @@ from ascend_ops_core.ops.linear import grouped_linear, linear
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.ops.rotary import apply_rotary, rms_norm_rotary
 
-from ascend_attention.ops.mla.prologue import Prologue
-
 
 def mla_prologue(
     hidden: torch.Tensor,
@@ -19,7 +17,7 @@ def mla_prologue(
     eps: float,
     cos: torch.Tensor,
     sin: torch.Tensor,
-) -> Prologue:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """See :func:`ascend_attention.ops.mla.mla_prologue`."""
     width = kv_norm.shape[0]
     latent, kv = linear(hidden, wqa_wkv).split([q_norm.shape[0], width], dim=-1)
@@ -27,7 +25,7 @@ def mla_prologue(
     query = linear(latent, wq_b).unflatten(-1, (wq_b.shape[0] // width, width))
     query = rms_norm_rotary(query, None, eps, cos, sin)
     kv = rms_norm_rotary(kv.contiguous().unsqueeze(1), kv_norm, eps, cos, sin)
-    return Prologue(latent, query, kv.squeeze(1))
+    return latent, query, kv.squeeze(1)
 
 
 def mla_epilogue(

@@ -106,9 +106,11 @@ def _write(  # type: ignore[no-untyped-def]
 ):
     width = rows.shape[1]
     for i in range(rows.shape[0]):
-        if block[i] < 0 or block[i] >= blocks or offset[i] < 0 or offset[i] >= per_block:
+        if block[i] >= blocks or offset[i] >= per_block:
             return False
     for i in range(rows.shape[0]):
+        if block[i] < 0 or offset[i] < 0:
+            continue
         start = block[i] * over_blocks + offset[i] * over_rows
         target = flat[start : start + width]
         source = rows[i]

@@ -6,43 +6,114 @@ once. Each head has a sink logit that takes part in the softmax and adds nothing
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from ascend_ops_core.checks import FLOATS, INDICES, require_dtype, require_shape
 from ascend_ops_core.cpu_kernels import CpuKernels
+from ascend_ops_core.registry import declare
 
 from ascend_attention.ops.sparse_attention import reference
-from ascend_attention.ops.sparse_attention.source import RowSource
+from ascend_attention.ops.sparse_attention.source import RowSource, sources_of
 
 _cpu = CpuKernels("ascend_attention.ops.sparse_attention.cpu")
 
 __all__ = ["RowSource", "sparse_attention"]
 
-# Gathered rows of one tile of tokens, in elements: large enough for efficient products, small
-# enough to stay in cache.
-_TILE_ELEMENTS = 1 << 20
-
 
 def sparse_attention(
-    query: torch.Tensor, sources: list[RowSource], sinks: torch.Tensor, scale: float
+    query: torch.Tensor, sources: Sequence[RowSource], sinks: torch.Tensor, scale: float
 ) -> torch.Tensor:
     """Attend to the rows of all sources together.
 
+    For head ``h`` of token ``t`` with rows ``r_i``: ``sum_i softmax_i(scale * q . r_i, sink) r_i``,
+    where the sink takes its share of the softmax (DeepSeek-V4, transformers:
+    ``modeling_deepseek_v4.py: eager_attention_forward``).
+
     Args:
-        query: ``[T, H, D]``.
-        sources: where each token's rows are; every token needs at least one valid row.
+        query: ``[T, H, D]``, float32, bfloat16 or float16; ``T`` may be 0.
+        sources: where each token's rows are. What is not valid is never read.
         sinks: ``[H]`` float32 logits.
         scale: factor on the dot products.
 
     Returns:
-        ``[T, H, D]`` in ``query.dtype``; softmax and sums in float32.
+        ``[T, H, D]`` in ``query.dtype``; softmax and sums in float32. A token without any valid
+        row, such as padding, gives zeros.
+
+    Raises:
+        InvalidInputError: shapes or dtypes that do not fit each other.
     """
+    if query.dim() != 3 or query.dtype not in FLOATS or sinks.shape != query.shape[1:2]:
+        require_dtype("query", query, FLOATS)
+        require_shape("query", query, None, None, None)
+        require_shape("sinks", sinks, query.shape[1])
+    for source in sources:
+        _check_source(query, source)
+    # On a CPU straight to the kernel, whose arguments are the sources themselves.
+    if type(query) is torch.Tensor and query.is_cpu and not torch.compiler.is_compiling():
+        return _attend_on_cpu(query, sources, sinks, scale)
+    result: torch.Tensor = _SPARSE_ATTENTION(
+        query,
+        [source.cache for source in sources],
+        [source.index.block for source in sources],
+        [source.index.offset for source in sources],
+        [source.valid for source in sources],
+        sinks,
+        scale,
+    )
+    return result
+
+
+def _check_source(query: torch.Tensor, source: RowSource) -> None:
+    cache, (block, offset), valid = source.cache, source.index, source.valid
+    shape = (query.shape[0], block.shape[-1])
+    # The usual case in one condition, since a decode step asks for every layer.
+    if (
+        cache.dim() == 3
+        and cache.shape[2] == query.shape[2]
+        and block.shape == offset.shape == shape
+        and block.dtype in INDICES
+        and offset.dtype in INDICES
+        and (valid is None or (valid.shape == shape and valid.dtype == torch.bool))
+    ):
+        return
+    require_shape("cache", cache, None, None, query.shape[2])
+    require_shape("block", block, query.shape[0], None)
+    require_shape("offset", offset, *block.shape)
+    require_dtype("block", block, INDICES)
+    require_dtype("offset", offset, INDICES)
+    if valid is not None:
+        require_shape("valid", valid, *block.shape)
+        require_dtype("valid", valid, (torch.bool,))
+
+
+def _attend_on_cpu(
+    query: torch.Tensor, sources: Sequence[RowSource], sinks: torch.Tensor, scale: float
+) -> torch.Tensor:
     kernels = _cpu.usable(query, sinks, *(source.cache for source in sources))
     if kernels is not None and kernels.supports(query, sources, sinks):
         return kernels.sparse_attention(query, sources, sinks, scale)
-    tokens, _, width = query.shape
-    out = torch.empty_like(query)
-    rows = sum(source.width for source in sources)
-    tile = max(1, _TILE_ELEMENTS // max(1, rows * width))
-    for start in range(0, tokens, tile):
-        part = slice(start, min(start + tile, tokens))
-        out[part] = reference.sparse_attention(query[part], sources, part, sinks, scale)
-    return out
+    return reference.attend(query, sources, sinks, scale)
+
+
+def _sparse_attention_cpu(
+    query: torch.Tensor,
+    caches: list[torch.Tensor],
+    blocks: list[torch.Tensor],
+    offsets: list[torch.Tensor],
+    valid: list[torch.Tensor | None],
+    sinks: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    return _attend_on_cpu(query, sources_of(caches, blocks, offsets, valid), sinks, scale)
+
+
+_SPARSE_ATTENTION = declare(
+    __name__,
+    "sparse_attention(Tensor query, Tensor[] caches, Tensor[] blocks, Tensor[] offsets, "
+    "Tensor?[] valid, Tensor sinks, float scale) -> Tensor",
+    # No fused attention of torch_npu takes two paged caches with sinks and selected rows.
+    npu=("triton", "torch"),
+    fake=lambda query, *rest: torch.empty(query.shape, dtype=query.dtype, device=query.device),
+    cpu=_sparse_attention_cpu,
+)

@@ -81,7 +81,7 @@ def _starts(block, offset, valid, over_blocks, over_rows, t, width, out, count):
     """Append where the valid rows of token ``t`` start in flat memory; return how many."""
     masked = valid.shape[0] > 0
     for i in range(width):
-        if not masked or valid[t, i]:
+        if block[t, i] >= 0 and offset[t, i] >= 0 and (not masked or valid[t, i]):
             out[count] = block[t, i] * over_blocks + offset[t, i] * over_rows
             count += 1
     return count

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from ascend_attention.ops.paged_rows import RowIndex, gather_rows
+from ascend_attention.ops.paged_rows import RowIndex, reference
 
 
 @dataclass(frozen=True)
@@ -14,9 +15,10 @@ class RowSource:
     """Rows of one paged cache.
 
     Attributes:
-        cache: ``[B, P, D]``.
-        index: block and offset, each ``[T, N]``; any existing row where ``valid`` is False.
-        valid: ``[T, N]`` bool, or None when all rows are valid.
+        cache: ``[B, P, D]``, any strides.
+        index: block and offset, each ``[T, N]`` int32 or int64; padding is not valid.
+        valid: ``[T, N]`` bool, or None when all rows but padding are valid. Where it is False the
+            index is an existing row or padding.
     """
 
     cache: torch.Tensor
@@ -28,12 +30,25 @@ class RowSource:
         """Rows per token, valid or not."""
         return self.index.block.shape[1]
 
-    def rows(self, part: slice) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """``[t, N, D]`` float32 rows of some tokens, with zeros where invalid, and ``valid``."""
-        index = RowIndex(self.index.block[part], self.index.offset[part])
-        rows = gather_rows(self.cache, index).float()
-        if self.valid is None:
-            return rows, None
-        valid = self.valid[part]
+    def rows(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """``[t, N, D]`` float32 rows of some tokens, zeros where not valid, and the validity."""
+        block, offset = self.index.block[part], self.index.offset[part]
+        valid = (block >= 0) & (offset >= 0)
+        if self.valid is not None:
+            valid &= self.valid[part]
         # Unused rows may hold NaN, which a softmax weight of zero would not silence.
-        return rows.masked_fill_(~valid.unsqueeze(-1), 0), valid
+        rows = reference.gather_rows(self.cache, block.masked_fill(~valid, -1), offset)
+        return rows.float(), valid
+
+
+def sources_of(
+    caches: Sequence[torch.Tensor],
+    blocks: Sequence[torch.Tensor],
+    offsets: Sequence[torch.Tensor],
+    valid: Sequence[torch.Tensor | None],
+) -> list[RowSource]:
+    """The sources whose parts an operator is given as lists of tensors."""
+    return [
+        RowSource(cache, RowIndex(block, offset), mask)
+        for cache, block, offset, mask in zip(caches, blocks, offsets, valid, strict=True)
+    ]

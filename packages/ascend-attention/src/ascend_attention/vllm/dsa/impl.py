@@ -107,6 +107,7 @@ class AscendDSAImpl:
             meta.layout,
             self.indexer.ratio,
             self.indexer.top_k,
+            most_entries=max(1, meta.layout.longest_context // self.indexer.ratio),
         )
         # Every token sees at least as many entries as there are places.
         full = (meta.layout.least_position + 1) // self.indexer.ratio >= entry.shape[1]

@@ -11,9 +11,6 @@ from ascend_attention.caches import CacheKind, CacheRole, overlap_of
 from ascend_attention.ops.paged_rows import RowIndex, locate_rows
 from ascend_attention.step import ClosedEntries, StepLayout
 
-_NULL_SLOT = 0
-"""The first slot of vLLM's null block."""
-
 
 @dataclass
 class AscendDSAMetadata(AttentionMetadata):
@@ -23,7 +20,7 @@ class AscendDSAMetadata(AttentionMetadata):
         layout: the ragged batch.
         block_table: ``[R, nb]`` blocks of every request in this cache's group.
         token_rows: tokens whose row is written, or None for all of them in order. Padding slots are
-            dropped here on a CPU, and written to the null block on a device.
+            dropped here on a CPU, and have a negative block on a device.
         write: where the rows go: a row per token, or per closed entry in a compressed cache.
         closed: entries that this step completes (compressed caches and states).
         read: rows that attention or the compressor reads: ``[T, window]`` of a sliding window,
@@ -86,11 +83,8 @@ def _entry_cache(meta: AscendDSAMetadata, kind: CacheKind) -> None:
 def _token_cache(meta: AscendDSAMetadata, kind: CacheKind, slot_mapping: torch.Tensor) -> None:
     layout = meta.layout
     slots = slot_mapping[: layout.num_tokens].long()
-    if not slots.is_cpu:
-        # Dropping rows would wait for the device. vLLM gives block 0 to no request, so what is
-        # written there is never read.
-        slots = slots.clamp(min=_NULL_SLOT)
-    elif bool((slots < 0).any()):
+    # Elsewhere dropping rows would wait for the device; a negative block writes nothing.
+    if slots.is_cpu and bool((slots < 0).any()):
         meta.token_rows = (slots >= 0).nonzero().squeeze(-1)
         slots = slots[meta.token_rows]
     block = torch.div(slots, kind.block_tokens, rounding_mode="floor")

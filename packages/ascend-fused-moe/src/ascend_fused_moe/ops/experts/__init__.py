@@ -1,10 +1,16 @@
-"""The experts' feed-forward networks on routed tokens."""
+"""The experts' feed-forward networks on routed tokens.
+
+On an NPU torch_npu's grouped products compute them, without a look at the ids on the host. Where
+those are refused the definition runs there: it reads how many tokens each expert has, so it waits
+for the device and cannot be part of a captured graph.
+"""
 
 from __future__ import annotations
 
 import torch
 from ascend_ops_core.cpu_kernels import CpuKernels
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.registry import declare
 
 from ascend_fused_moe.ops.experts import reference
 
@@ -31,7 +37,7 @@ def fused_experts(
         w13: ``[E, 2 * I, H]``, gate rows before up rows.
         w2: ``[E, H, I]``.
         weights: ``[T, k]`` float32.
-        ids: ``[T, k]`` integer, each in ``[0, E)``.
+        ids: ``[T, k]`` integer, each in ``[0, E)``; a token may name an expert more than once.
         swiglu_limit: see :func:`ascend_ops_core.ops.activation.silu_and_mul_with_clamp`.
         shared: ``[2 * S, H]`` and ``[H, S]`` of the shared expert, or None.
 
@@ -72,10 +78,27 @@ def fused_experts(
     if x.shape[0] == 0:
         return torch.empty_like(x)
     _check_ids(ids, experts)
-    kernels = _cpu.usable(x, w13, w2, weights, *(shared or ()))
-    if kernels is not None and kernels.supports(x, w13, w2, *(shared or ())):
-        return kernels.fused_experts(x, w13, w2, weights, ids, swiglu_limit, shared)
-    return reference.fused_experts(x, w13, w2, weights, ids, swiglu_limit, shared)
+    result: torch.Tensor = _FUSED_EXPERTS(
+        x, w13, w2, weights, ids, swiglu_limit, *(shared or (None, None))
+    )
+    return result
+
+
+def _fused_experts_cpu(
+    x: torch.Tensor,
+    w13: torch.Tensor,
+    w2: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    swiglu_limit: float | None,
+    shared_w13: torch.Tensor | None,
+    shared_w2: torch.Tensor | None,
+) -> torch.Tensor:
+    kernels = _cpu.usable(x, w13, w2, weights, shared_w13, shared_w2)
+    given = x, w13, w2, weights, ids, swiglu_limit, shared_w13, shared_w2
+    if kernels is not None and kernels.supports(x, w13, w2, shared_w13, shared_w2):
+        return kernels.fused_experts(*given)
+    return reference.fused_experts(*given)
 
 
 def _check_ids(ids: torch.Tensor, experts: int) -> None:
@@ -89,3 +112,13 @@ def _check_ids(ids: torch.Tensor, experts: int) -> None:
             f"there are {experts} experts",
             "Drop padding ids, and check the checkpoint's routing table.",
         )
+
+
+_FUSED_EXPERTS = declare(
+    __name__,
+    "fused_experts(Tensor x, Tensor w13, Tensor w2, Tensor weights, Tensor ids,"
+    " float? swiglu_limit, Tensor? shared_w13, Tensor? shared_w2) -> Tensor",
+    npu=("torch_npu", "torch"),
+    fake=lambda x, *others: x.new_empty(x.shape),
+    cpu=_fused_experts_cpu,
+)

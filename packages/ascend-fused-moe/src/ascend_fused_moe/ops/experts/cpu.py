@@ -21,10 +21,10 @@ _FEW_PAIRS_PER_EXPERT = 4
 _FEW_TOKENS = 16
 
 
-def supports(x: torch.Tensor, *weights: torch.Tensor) -> bool:
-    """Contiguous float32 or bfloat16 weights of the tokens' dtype."""
+def supports(x: torch.Tensor, *weights: torch.Tensor | None) -> bool:
+    """Contiguous float32 or bfloat16 weights of the tokens' dtype, of which some may be None."""
     return x.dtype in (torch.float32, torch.bfloat16) and all(
-        weight.dtype == x.dtype and weight.is_contiguous() for weight in weights
+        weight is None or (weight.dtype == x.dtype and weight.is_contiguous()) for weight in weights
     )
 
 
@@ -35,21 +35,24 @@ def fused_experts(
     weights: torch.Tensor,
     ids: torch.Tensor,
     swiglu_limit: float | None,
-    shared: tuple[torch.Tensor, torch.Tensor] | None,
+    shared_w13: torch.Tensor | None,
+    shared_w2: torch.Tensor | None,
 ) -> torch.Tensor:
     """See :func:`ascend_fused_moe.ops.experts.fused_experts`."""
     if x.shape[0] > _FEW_TOKENS and ids.numel() > _FEW_PAIRS_PER_EXPERT * w13.shape[0]:
-        return reference.fused_experts(x, w13, w2, weights, ids, swiglu_limit, shared)
+        return reference.fused_experts(
+            x, w13, w2, weights, ids, swiglu_limit, shared_w13, shared_w2
+        )
     out = torch.empty_like(x)
     limit = np.float32(swiglu_limit) if swiglu_limit else np.float32(np.inf)
-    if shared is None:
-        shared = w13[0, :0], w2[0, :, :0]
+    if shared_w13 is None or shared_w2 is None:
+        shared_w13, shared_w2 = w13[0, :0], w2[0, :, :0]
     _few(
         as_numpy(x.contiguous()),
         as_numpy(w13),
         as_numpy(w2),
-        as_numpy(shared[0]),
-        as_numpy(shared[1].contiguous()),
+        as_numpy(shared_w13),
+        as_numpy(shared_w2.contiguous()),
         as_numpy(weights.float().contiguous()),
         as_numpy(ids.long().contiguous()),
         limit,

@@ -14,13 +14,14 @@ def fused_experts(
     weights: torch.Tensor,
     ids: torch.Tensor,
     swiglu_limit: float | None,
-    shared: tuple[torch.Tensor, torch.Tensor] | None = None,
+    shared_w13: torch.Tensor | None,
+    shared_w2: torch.Tensor | None,
 ) -> torch.Tensor:
     """See :func:`ascend_fused_moe.ops.experts.fused_experts`."""
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    if shared is not None:
-        hidden = silu_and_mul_with_clamp(linear(x, shared[0]), swiglu_limit)
-        out += linear(hidden, shared[1])
+    if shared_w13 is not None and shared_w2 is not None:
+        hidden = silu_and_mul_with_clamp(linear(x, shared_w13), swiglu_limit)
+        out += linear(hidden, shared_w2)
     top_k = ids.shape[1]
     order = ids.flatten().argsort(stable=True)
     counts = torch.bincount(ids.flatten(), minlength=w13.shape[0]).tolist()

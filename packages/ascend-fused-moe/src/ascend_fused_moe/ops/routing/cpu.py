@@ -15,13 +15,17 @@ from ascend_fused_moe.ops.routing import reference
 _FLOOR = np.float32(1e-20)
 # torch's softplus is the identity above this.
 _SOFTPLUS_LINEAR = np.float32(20)
+# What NaN and minus infinity rank as; below it lies only what is taken.
+_LOWEST = np.finfo(np.float32).min
+
+_CODES = {scoring: code for code, scoring in enumerate(reference.SCORING)}
+_SIGMOID, _SOFTMAX = _CODES["sigmoid"], _CODES["softmax"]
 
 
-def supports(logits: torch.Tensor, scoring: str, other: torch.Tensor | None) -> bool:
-    """Contiguous, non-empty logits and contiguous bias or table, DeepSeek-V4's scoring."""
+def supports(logits: torch.Tensor, other: torch.Tensor | None) -> bool:
+    """Contiguous, non-empty logits and contiguous bias or table."""
     return (
-        scoring == "sqrtsoftplus"
-        and logits.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        logits.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and logits.is_contiguous()
         and logits.numel() > 0
         and (other is None or other.is_contiguous())
@@ -32,6 +36,7 @@ def topk_routing(
     logits: torch.Tensor,
     bias: torch.Tensor | None,
     top_k: int,
+    scoring: str,
     renormalize: bool,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,7 +44,15 @@ def topk_routing(
     weights = torch.empty((logits.shape[0], top_k), dtype=torch.float32)
     ids = torch.empty((logits.shape[0], top_k), dtype=torch.int64)
     shift = np.zeros(logits.shape[1], dtype=np.float32) if bias is None else as_numpy(bias.float())
-    _topk(_logits(logits), shift, renormalize, np.float32(scale), as_numpy(weights), as_numpy(ids))
+    _topk(
+        _logits(logits),
+        shift,
+        _CODES[scoring],
+        renormalize,
+        np.float32(scale),
+        as_numpy(weights),
+        as_numpy(ids),
+    )
     return weights, ids
 
 
@@ -47,6 +60,7 @@ def hash_routing(
     logits: torch.Tensor,
     token_ids: torch.Tensor,
     table: torch.Tensor,
+    scoring: str,
     renormalize: bool,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,6 +71,7 @@ def hash_routing(
         _logits(logits),
         as_numpy(token_ids.contiguous()),
         as_numpy(table),
+        _CODES[scoring],
         renormalize,
         np.float32(scale),
         as_numpy(weights),
@@ -64,7 +79,7 @@ def hash_routing(
     )
     if not inside:
         # torch's gather names the id that lies outside.
-        return reference.hash_routing(logits, token_ids, table, "sqrtsoftplus", renormalize, scale)
+        return reference.hash_routing(logits, token_ids, table, scoring, renormalize, scale)
     return weights, ids
 
 
@@ -73,7 +88,31 @@ def _logits(logits: torch.Tensor) -> Any:
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _score(logit):  # type: ignore[no-untyped-def]
+def _score_row(logits, code, scores):  # type: ignore[no-untyped-def]
+    """Fill ``scores`` with the scores of a row of logits."""
+    experts = logits.shape[0]
+    if code == _SOFTMAX:
+        peak = widen(logits[0])
+        for e in range(experts):
+            # Written so that NaN becomes the peak, and with it every score.
+            value = widen(logits[e])
+            if not value <= peak:
+                peak = value
+        total = np.float32(0)
+        for e in range(experts):
+            scores[e] = np.exp(widen(logits[e]) - peak)
+            total += scores[e]
+        for e in range(experts):
+            scores[e] /= total
+    else:
+        for e in range(experts):
+            scores[e] = _score(widen(logits[e]), code)
+
+
+@njit(fastmath=FASTMATH, cache=True)
+def _score(logit, code):  # type: ignore[no-untyped-def]
+    if code == _SIGMOID:
+        return np.float32(1) / (np.float32(1) + np.exp(-logit))
     if logit > _SOFTPLUS_LINEAR:
         return np.sqrt(logit)
     return np.sqrt(np.log1p(np.exp(logit)))
@@ -91,36 +130,37 @@ def _finish(weights, renormalize, scale):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _topk(logits, bias, renormalize, scale, weights, ids):  # type: ignore[no-untyped-def]
+def _topk(logits, bias, code, renormalize, scale, weights, ids):  # type: ignore[no-untyped-def]
     tokens, experts = logits.shape
     scores = np.empty(experts, dtype=np.float32)
     ranked = np.empty(experts, dtype=np.float32)
-    taken = np.empty(experts, dtype=np.bool_)
     for t in range(tokens):
+        _score_row(logits[t], code, scores)
         for e in range(experts):
-            scores[e] = _score(widen(logits[t, e]))
             value = scores[e] + bias[e]
-            ranked[e] = value if value == value else np.float32(-np.inf)
-            taken[e] = False
+            ranked[e] = value if value >= _LOWEST else _LOWEST
         for j in range(ids.shape[1]):
-            best = -1
-            for e in range(experts):
-                if not taken[e] and (best < 0 or ranked[e] > ranked[best]):
+            best = 0
+            for e in range(1, experts):
+                if ranked[e] > ranked[best]:
                     best = e
-            taken[best] = True
+            ranked[best] = -np.inf
             ids[t, j] = best
             weights[t, j] = scores[best]
         _finish(weights[t], renormalize, scale)
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _hash(logits, token_ids, table, renormalize, scale, weights, ids):  # type: ignore[no-untyped-def]
+def _hash(logits, token_ids, table, code, renormalize, scale, weights, ids):  # type: ignore[no-untyped-def]
+    scores = np.empty(logits.shape[1], dtype=np.float32)
     for t in range(logits.shape[0]):
+        if code == _SOFTMAX:
+            _score_row(logits[t], code, scores)
         for j in range(table.shape[1]):
             e = table[token_ids[t], j]
             if e < 0 or e >= logits.shape[1]:
                 return False
             ids[t, j] = e
-            weights[t, j] = _score(widen(logits[t, e]))
+            weights[t, j] = scores[e] if code == _SOFTMAX else _score(widen(logits[t, e]), code)
         _finish(weights[t], renormalize, scale)
     return True

@@ -27,9 +27,11 @@ def topk_routing(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`ascend_fused_moe.ops.routing.topk_routing`."""
     scores = SCORING[scoring](logits.float())
-    ranked = scores if bias is None else scores + bias
-    ranked = ranked.nan_to_num(nan=float("-inf"), posinf=float("inf"))
-    ids = ranked.topk(top_k, dim=-1).indices
+    ranked = scores if bias is None else scores + bias.float()
+    lowest = torch.finfo(torch.float32).min
+    ranked = ranked.nan_to_num(nan=lowest, neginf=lowest, posinf=float("inf"))
+    # Stable, so that of equal experts the lower id comes first.
+    ids = ranked.sort(dim=-1, descending=True, stable=True).indices[:, :top_k].contiguous()
     return _weights(scores, ids, renormalize, scale), ids
 
 

@@ -1,0 +1,110 @@
+"""The experts by torch_npu's grouped products, and their limits.
+
+Not run on hardware; checked against torch_npu's schemas.
+"""
+
+from __future__ import annotations
+
+import torch
+from ascend_ops_core.devices import DeviceFacts
+from ascend_ops_core.ops.activation import silu_and_mul_with_clamp
+from ascend_ops_core.ops.linear import linear
+from ascend_ops_core.support import Support, first_refusal
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_LEAST_EXPERTS, _MAX_EXPERTS = 2, 1024
+_INNER_LIMIT = 65536
+_BY_ROWS, _ONE_RESULT, _COUNTS, _UNQUANTIZED = 0, 2, 1, -1
+
+
+def fused_experts(
+    x: torch.Tensor,
+    w13: torch.Tensor,
+    w2: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    swiglu_limit: float | None,
+    shared_w13: torch.Tensor | None,
+    shared_w2: torch.Tensor | None,
+) -> torch.Tensor:
+    """``npu_moe_init_routing_v2``, two ``npu_grouped_matmul`` and a sum in float32.
+
+    See :func:`ascend_fused_moe.ops.experts.fused_experts`.
+    """
+    experts, top_k = w13.shape[0], ids.shape[1]
+    rows, positions, counts, _ = torch.ops.npu.npu_moe_init_routing_v2(
+        x,
+        ids.int(),
+        active_num=ids.numel(),
+        expert_num=experts,
+        expert_tokens_num_type=_COUNTS,
+        expert_tokens_num_flag=True,
+        active_expert_range=[0, experts],
+        quant_mode=_UNQUANTIZED,
+    )
+    hidden = silu_and_mul_with_clamp(_grouped(rows, w13, counts), swiglu_limit)
+    parts = _grouped(hidden, w2, counts)
+    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    if shared_w13 is not None and shared_w2 is not None:
+        out += linear(silu_and_mul_with_clamp(linear(x, shared_w13), swiglu_limit), shared_w2)
+    # Choice by choice, since all at once would take top_k times the memory in float32.
+    chosen = positions.view(-1, top_k)
+    for j in range(top_k):
+        out += parts.index_select(0, chosen[:, j]) * weights[:, j, None].float()
+    return out.to(x.dtype)
+
+
+def _grouped(x: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """``x[rows of e] @ weight[e].T``, the rows in order of experts: one tensor each."""
+    result: list[torch.Tensor] = torch.ops.npu.npu_grouped_matmul(
+        [x],
+        [weight.transpose(1, 2)],
+        group_list=counts,
+        split_item=_ONE_RESULT,
+        group_type=_BY_ROWS,
+        group_list_type=_COUNTS,
+    )
+    return result[0]
+
+
+def supports_fused_experts(
+    facts: DeviceFacts,
+    x: torch.Tensor,
+    w13: torch.Tensor,
+    w2: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    swiglu_limit: float | None,
+    shared_w13: torch.Tensor | None,
+    shared_w2: torch.Tensor | None,
+) -> Support:
+    """A2 and A3; one float dtype; 2 to 1024 experts; sizes below 65536 (torch_npu's docs).
+
+    For A3 npu_grouped_matmul is not listed; npu_moe_init_routing_v2 is, whose result has no other
+    use.
+    """
+    return first_refusal(
+        (
+            facts.family in ("A2", "A3"),
+            f"{facts.family}, npu_moe_init_routing_v2 is documented for A2, A3",
+        ),
+        (x.dtype in _FLOATS, f"x of {x.dtype}, npu_grouped_matmul takes 16 or 32 bit floats"),
+        (
+            w13.dtype == w2.dtype == x.dtype,
+            f"weights of {w13.dtype} and {w2.dtype} beside x of {x.dtype}, npu_grouped_matmul "
+            "takes one dtype",
+        ),
+        (
+            _LEAST_EXPERTS <= w13.shape[0] <= _MAX_EXPERTS,
+            f"{w13.shape[0]} experts, npu_grouped_matmul takes {_LEAST_EXPERTS} to {_MAX_EXPERTS} "
+            "groups",
+        ),
+        *(
+            (
+                size < _INNER_LIMIT,
+                f"a weight of {size} columns, npu_grouped_matmul takes fewer than {_INNER_LIMIT}",
+            )
+            for size in (w13.shape[2], w2.shape[2])
+        ),
+        (x.numel() > 0, "x is empty"),
+    )

@@ -1,0 +1,214 @@
+"""`ascend-vllm plan`: where a card's memory would go, before anything is downloaded or started.
+
+torch is imported when the command runs, so that the other commands start without it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from ascend_vllm_plugin.cli.torch_autoload import switch_autoload_off
+from ascend_vllm_plugin.planning.hccl import VARIABLE, buffer_mib
+
+if TYPE_CHECKING:
+    from ascend_vllm_plugin.planning.weights import Layout
+
+_GIB = 1024**3
+
+
+def plan(
+    model: Annotated[
+        Path,
+        typer.Option(
+            help="Model directory, or its config.json alone. No weight is read: only config.json "
+            "and the headers of safetensors files."
+        ),
+    ],
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Kind of card: A2, A3, A5 or cpu. An A3 card counts as two devices, one for each "
+            "die."
+        ),
+    ],
+    cards: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of cards: tp x dp. Given alone, all of them are tp."),
+    ] = None,
+    tp: Annotated[
+        int | None, typer.Option(min=1, help="Cards that split every layer (tensor parallel).")
+    ] = None,
+    dp: Annotated[
+        int, typer.Option(min=1, help="Replicas that serve different requests (data parallel).")
+    ] = 1,
+    ep: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Cards that share the experts out (expert parallel): tp x dp, or 1 to slice every "
+            "expert over the cards of a replica.",
+        ),
+    ] = 1,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of a request, prompt and answer. Default: the model's."),
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Requests of that length to hold at once, in all.")
+    ] = 1,
+    dtype: Annotated[
+        str, typer.Option(help="auto, bfloat16, float16 or float32: the model's dtype.")
+    ] = "auto",
+    kv_dtype: Annotated[
+        str,
+        typer.Option(help="auto, or the dtype that the device keeps anyway: another is refused."),
+    ] = "auto",
+    weight_format: Annotated[
+        str,
+        typer.Option(
+            help="How matrices are stored: auto (what config.json says), model (unquantized), fp8, "
+            "fp8-mxfp4 (4-bit experts) or w8a8 (8-bit integers)."
+        ),
+    ] = "auto",
+    block_size: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a block of the compressed caches.")
+    ] = None,
+    memory_gib: Annotated[
+        float | None,
+        typer.Option(help="Memory of a card in GiB. Needed for cpu and A5, whose size varies."),
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        float, typer.Option(help="Share of that memory that vLLM may use, NPU or not.")
+    ] = 0.92,
+    kv_cache_memory_bytes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Memory of the caches. Default: all that is left."),
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens of a step, prompts included.")
+    ] = 2048,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="Requests of a step.")] = 128,
+    speculative_tokens: Annotated[
+        int,
+        typer.Option("--speculative-tokens", "-k", min=0, help="Tokens that MTP drafts a step."),
+    ] = 0,
+    async_scheduling: Annotated[
+        bool, typer.Option(help="Schedule a step before the last one is settled, as vLLM does.")
+    ] = True,
+    graphs: Annotated[bool, typer.Option(help="Capture decode steps (never on a cpu).")] = True,
+    hccl_buffsize: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"HCCL's buffer in MiB. Default: the variable {VARIABLE}, else HCCL's own.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, sizes in bytes.")
+    ] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option("--picture", help="Also draw the memory of a card: a .svg or .png file."),
+    ] = None,
+) -> None:
+    """Plan a deployment: what a card's memory is used for, whether it fits, what to change.
+
+    Shows the weights part by part after they are split, the five kinds of cache and the blocks
+    that vLLM makes of them, estimates of activations, graphs and communication buffers (each with
+    how it was made), and the shortest prefix that is reused. Nothing is loaded and no NPU is
+    needed; nothing was measured on one. The exit code is 0 if everything fits, 1 if it does not
+    (the message names the largest context that does), 2 for a request that makes no sense.
+
+    Example: ascend-vllm plan --model DIR --device A2 --cards 8 --ep 8 --weight-format w8a8
+    """
+    switch_autoload_off()
+    from ascend_models_deepseek.deepseek_v4.weights import CheckpointError
+    from ascend_ops_core.errors import InvalidInputError
+
+    from ascend_vllm_plugin.planning import picture, report
+    from ascend_vllm_plugin.planning.plan import make_plan
+    from ascend_vllm_plugin.planning.request import PlanRequest
+    from ascend_vllm_plugin.planning.source import read_model
+
+    try:
+        request = PlanRequest(
+            device=device,
+            layout=_layout(cards, tp, dp, ep),
+            max_model_len=max_model_len,
+            concurrency=concurrency,
+            dtype=dtype,
+            kv_dtype=kv_dtype,
+            weight_format=weight_format,
+            block_size=block_size,
+            memory_bytes=_bytes(memory_gib),
+            gpu_memory_utilization=gpu_memory_utilization,
+            kv_cache_memory_bytes=kv_cache_memory_bytes,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            speculative_tokens=speculative_tokens,
+            async_scheduling=async_scheduling,
+            graphs=graphs,
+            hccl_buffer_mib=_buffer(hccl_buffsize),
+        )
+        made = make_plan(read_model(model), request)
+        if file is not None:
+            picture.draw(made, file)
+    except (InvalidInputError, CheckpointError) as error:
+        Console(stderr=True).print(
+            f"error: {error}", markup=False, highlight=False, soft_wrap=True, style="red"
+        )
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(json.dumps(report.as_json(made), indent=2))
+    else:
+        report.show(made, Console())
+    raise typer.Exit(0 if made.fits else 1)
+
+
+def _layout(cards: int | None, tp: int | None, dp: int, ep: int) -> Layout:
+    from ascend_ops_core.errors import InvalidInputError
+
+    from ascend_vllm_plugin.planning.weights import Layout
+
+    if tp is None:
+        total = cards if cards is not None else dp
+        if total % dp:
+            raise InvalidInputError(
+                f"cards={total}", f"dp={dp} replicas cannot share them evenly", "Change one."
+            )
+        tp = total // dp
+    layout = Layout(tp, dp, ep)
+    if cards is not None and layout.cards != cards:
+        raise InvalidInputError(
+            f"cards={cards}", f"tp={tp} x dp={dp} makes {layout.cards}", "Change one of them."
+        )
+    return layout
+
+
+def _bytes(memory_gib: float | None) -> int | None:
+    from ascend_ops_core.errors import InvalidInputError
+
+    if memory_gib is None:
+        return None
+    if not math.isfinite(memory_gib):
+        raise InvalidInputError(f"memory_gib={memory_gib}", "it is a size in GiB", "Correct it.")
+    return int(memory_gib * _GIB)
+
+
+def _buffer(given: int | None) -> int:
+    from ascend_ops_core.errors import InvalidInputError
+
+    text = os.environ.get(VARIABLE)
+    size = buffer_mib(text) if given is None else given
+    if size is None:
+        raise InvalidInputError(
+            f"{VARIABLE}={text!r}", "it is a whole number of MiB", f"Unset {VARIABLE}."
+        )
+    return size

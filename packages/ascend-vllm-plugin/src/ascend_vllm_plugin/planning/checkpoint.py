@@ -1,0 +1,174 @@
+"""Whether a checkpoint fits its config: every problem at once, from headers alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.headers import known_dtypes, read_file
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.weights import (
+    CheckpointError,
+    TensorRule,
+    WeightTable,
+    main_table,
+    mtp_table,
+)
+from ascend_ops_core.errors import InvalidInputError
+
+from ascend_vllm_plugin.planning.source import read_config, weight_format_of
+from ascend_vllm_plugin.planning.stored_form import (
+    MODELSLIM_FILE,
+    quantized_forms,
+    read_modelslim,
+    without_modelslim,
+    without_quantization,
+)
+from ascend_vllm_plugin.planning.weights import WeightFormat
+
+INDEX_FILE = "model.safetensors.index.json"
+_DRAFT = "mtp."
+Headers = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+@dataclass
+class CheckpointReport:
+    """What is in a checkpoint, and what is wrong with it.
+
+    Attributes:
+        directory: where it lies.
+        tensors: how many tensors its files hold.
+        bytes: their size.
+        quantization: the format in which matrices are stored, or None if it cannot be told.
+        problems: why it cannot be served, a line each.
+        notes: what is worth knowing and needs no action.
+    """
+
+    directory: Path
+    tensors: int = 0
+    bytes: int = 0
+    quantization: str | None = None
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def check_checkpoint(directory: Path) -> CheckpointReport:
+    """Compare config, headers and quantization description. Reads no tensor.
+
+    Raises:
+        InvalidInputError: no directory, or nothing in it that describes a model.
+    """
+    if not directory.is_dir():
+        raise InvalidInputError(
+            f"model {directory}", "there is no such directory", "Give a checkpoint's directory."
+        )
+    config = read_config(directory)
+    report = CheckpointReport(directory)
+    stored = _read_files(report)
+    report.tensors = len(stored)
+    report.bytes = sum(torch.Size(shape).numel() * d.itemsize for shape, d in stored.values())
+    try:
+        spec = DeepseekV4Spec.from_config(config)
+    except InvalidInputError as error:
+        report.problems.append(f"config.json: {error}")
+        return report
+    if stored:
+        _compare(report, spec, config, stored)
+    return report
+
+
+def _read_files(report: CheckpointReport) -> Headers:
+    files = sorted(report.directory.glob("*.safetensors"))
+    if not files:
+        report.problems.append("there is no *.safetensors file here: download the weights")
+    stored: Headers = {}
+    owner: dict[str, str] = {}
+    for file in files:
+        try:
+            found, unknown = known_dtypes(read_file(file))
+        except CheckpointError as error:
+            report.problems.append(str(error))
+            continue
+        report.problems += unknown
+        for name in sorted(set(found) & set(owner)):
+            report.problems.append(f"{name} is in {owner[name]} and in {file.name}")
+        owner |= dict.fromkeys(found, file.name)
+        stored |= found
+    _check_index(report, owner, {file.name for file in files})
+    return stored
+
+
+def _check_index(report: CheckpointReport, owner: Mapping[str, str], files: set[str]) -> None:
+    index = report.directory / INDEX_FILE
+    if not index.is_file():
+        return
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        listed = {str(name): str(file) for name, file in weight_map.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        report.problems.append(f"{INDEX_FILE} cannot be read ({error!r}): download it again")
+        return
+    for file in sorted(set(listed.values()) - files):
+        count = sum(where == file for where in listed.values())
+        report.problems.append(f"{file} is missing; {INDEX_FILE} lists {count} tensors in it")
+    for name, file in sorted(listed.items()):
+        if file in files and owner.get(name) != file:
+            where = owner.get(name, "no readable file")
+            report.problems.append(f"{INDEX_FILE} lists {name} in {file}, it is in {where}")
+    unlisted = len(set(owner) - set(listed))
+    if unlisted:
+        report.notes.append(f"{unlisted} tensors are not listed in {INDEX_FILE}")
+
+
+def _compare(
+    report: CheckpointReport, spec: DeepseekV4Spec, config: Mapping[str, Any], stored: Headers
+) -> None:
+    shard = Shard.of(spec, 1, 0, (0, spec.vocab_size))
+    rules = dict(main_table(spec, shard).rules)
+    unused: tuple[str, ...] = (_DRAFT,)
+    drafts = sum(name.startswith(_DRAFT) for name in stored)
+    if spec.num_mtp_layers and drafts:
+        rules |= mtp_table(spec, shard).rules
+        unused = ()
+    elif spec.num_mtp_layers:
+        report.notes.append("no MTP tensors: it can be served, but not with MTP speculation")
+    elif drafts:
+        report.notes.append(f"{drafts} MTP tensors, but num_nextn_predict_layers=0: not used")
+    plain = _unquantized(report, config, rules, stored)
+    report.problems += WeightTable(rules, unused).problems(plain)
+
+
+def _unquantized(
+    report: CheckpointReport,
+    config: Mapping[str, Any],
+    rules: Mapping[str, TensorRule],
+    stored: Headers,
+) -> Headers:
+    """The stored tensors in the model's form, after checking the form in which they are stored."""
+    try:
+        slim = read_modelslim(report.directory)
+        weight_format = WeightFormat.W8A8 if slim else weight_format_of(config, "auto")
+    except InvalidInputError as error:
+        report.problems.append(str(error))
+        return stored
+    report.quantization = weight_format.value
+    if weight_format is WeightFormat.MODEL:
+        return stored
+    if slim is not None:
+        plain, problems = without_modelslim(slim, rules, stored)
+        described = MODELSLIM_FILE
+    else:
+        forms = quantized_forms(rules, weight_format)
+        plain, problems = without_quantization(forms, rules, stored)
+        described = "quantization_config in config.json"
+    report.problems += problems
+    report.problems.append(
+        f"quantized as {weight_format} ({described}): only unquantized float32, bfloat16 and "
+        "float16 checkpoints can be loaded yet"
+    )
+    return plain

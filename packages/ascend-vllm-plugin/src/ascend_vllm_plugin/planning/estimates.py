@@ -1,0 +1,158 @@
+"""What a card needs besides weights and caches: estimates, each with how it was made.
+
+None of them was measured on an NPU. A figure that nothing public states is left out and named as
+unknown instead of being guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+
+from ascend_vllm_plugin.planning.hccl import SOURCE
+from ascend_vllm_plugin.planning.weights import Layout
+
+MIB = 1024**2
+MC2_SOURCE = (
+    "buffer of the fused dispatch and combine as vllm-ascend sizes it (pull request 3073): "
+    "2 x (experts x tokens x cards x align512(align32(2H) + 64) + (k + shared) x tokens x "
+    "align512(2H)); not run on hardware"
+)
+ALL_REDUCE_SOURCE = (
+    "tokens of a step x hidden size x bytes, the size that Huawei's CANN 8.5 documentation "
+    "recommends; a smaller buffer is slower, not wrong; not run on hardware"
+)
+MOST_CAPTURED = 512
+"""vLLM captures no batch above this many tokens unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes that are estimated, or not known.
+
+    Attributes:
+        bytes: the estimate; 0 where there is none.
+        how: how it was made, and what it leaves out.
+    """
+
+    bytes: int
+    how: str
+
+    @property
+    def mib(self) -> int:
+        """The estimate in whole MiB, rounded up."""
+        return -(-self.bytes // MIB)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The largest step of the engine.
+
+    Attributes:
+        tokens: tokens of a step, prompts included.
+        sequences: requests of a step.
+        speculative_tokens: tokens that a request drafts in a step.
+    """
+
+    tokens: int
+    sequences: int
+    speculative_tokens: int = 0
+
+    @property
+    def decode_tokens(self) -> int:
+        """Tokens of the largest step without prompts."""
+        return min(self.tokens, self.sequences * (1 + self.speculative_tokens))
+
+
+def activations(spec: DeepseekV4Spec, layout: Layout, itemsize: int, step: Step) -> Estimate:
+    """Tensors that live at once at the widest point of a step.
+
+    Args:
+        spec: the model.
+        layout: how it is spread.
+        itemsize: bytes of a value of the model's dtype.
+        step: the largest step.
+    """
+    tokens, hidden = step.tokens, spec.hidden_size
+    streams = 2 * tokens * spec.hc_mult * hidden * itemsize
+    heads = spec.num_attention_heads // layout.tensor
+    attention = 2 * tokens * heads * spec.head_dim * itemsize
+    # Each card of a replica sees all of its tokens; shared-out experts receive their share.
+    slices = layout.tensor if layout.expert == 1 else 1
+    routed = (
+        tokens * spec.num_experts_per_tok
+        if layout.expert == 1
+        else (-(-tokens * spec.num_experts_per_tok * layout.data // layout.expert))
+    )
+    experts = routed * (3 * spec.moe_intermediate_size // slices + 2 * hidden) * itemsize
+    logits = 2 * step.decode_tokens * spec.vocab_size * 4
+    return Estimate(
+        max(streams + max(attention, experts), logits),
+        f"largest tensors that live at once in a step of {tokens} tokens: residual streams in and "
+        "out, and the wider of queries with attention output and expert inputs with outputs, or "
+        "float32 logits; balanced experts assumed; allocator fragmentation, workspaces of "
+        "operators and the CANN context are not included: not measured",
+    )
+
+
+def graphs(
+    spec: DeepseekV4Spec, layout: Layout, itemsize: int, step: Step, *, captured: bool
+) -> Estimate:
+    """Memory that captured graphs keep."""
+    if not captured:
+        return Estimate(0, "no graphs are captured")
+    tokens = min(step.decode_tokens, MOST_CAPTURED)
+    shape = Step(tokens, tokens)
+    return Estimate(
+        activations(spec, layout, itemsize, shape).bytes,
+        f"activations of the largest captured batch, {tokens} tokens, kept in one pool; what the "
+        "driver keeps for each graph is not measured: not run on hardware",
+    )
+
+
+def needed_hccl(spec: DeepseekV4Spec, layout: Layout, itemsize: int, step: Step) -> Estimate:
+    """The buffer that a layout asks for, to be set as ``HCCL_BUFFSIZE``.
+
+    Zero for a single card. With shared-out experts the fused exchange sizes its buffer by it and
+    fails if it is too small.
+    """
+    if layout.cards == 1:
+        return Estimate(0, "one card has nobody to talk to")
+    reduce = step.tokens * spec.hidden_size * itemsize
+    if layout.expert == 1:
+        return Estimate(reduce, ALL_REDUCE_SOURCE)
+    row = _align(2 * spec.hidden_size, 512)
+    packet = _align(_align(2 * spec.hidden_size, 32) + 64, 512)
+    experts = -(-spec.n_routed_experts // layout.expert)
+    tokens = -(-step.decode_tokens // layout.tensor)
+    exchange = 2 * (
+        experts * tokens * layout.expert * packet
+        + (spec.num_experts_per_tok + spec.n_shared_experts) * tokens * row
+    )
+    return Estimate(exchange, MC2_SOURCE)
+
+
+def hccl(layout: Layout, buffer_mib: int) -> Estimate:
+    """Buffers of the communicators that a layout opens."""
+    groups = [
+        name
+        for name, size in (
+            ("world", layout.cards),
+            ("tensor", layout.tensor),
+            ("data", layout.data),
+            ("expert", layout.expert),
+        )
+        if size > 1
+    ]
+    if not groups:
+        return Estimate(0, "one card has nobody to talk to")
+    return Estimate(
+        2 * buffer_mib * MIB * len(groups),
+        f"{len(groups)} communicators ({', '.join(groups)}) of 2 x {buffer_mib} MiB; {SOURCE}; not "
+        "run on hardware",
+    )
+
+
+def _align(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

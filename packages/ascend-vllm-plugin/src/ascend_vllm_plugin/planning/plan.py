@@ -1,0 +1,267 @@
+"""The memory plan of one card: what goes where, whether it fits, and what to change if not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from ascend_attention.caches import CacheRole
+from ascend_ops_core.devices import facts_of
+from ascend_ops_core.errors import InvalidInputError
+
+from ascend_vllm_plugin.planning import estimates
+from ascend_vllm_plugin.planning.block_pool import BlockPool, LayerCache, Load, caches_of, pool_of
+from ascend_vllm_plugin.planning.estimates import Estimate
+from ascend_vllm_plugin.planning.request import PlanRequest
+from ascend_vllm_plugin.planning.source import ModelSource, dtype_of, weight_format_of
+from ascend_vllm_plugin.planning.weights import (
+    WeightFormat,
+    rotary_bytes,
+    weights_by_part,
+)
+
+_GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """One of the five kinds of cache, over all layers of one compress ratio.
+
+    Attributes:
+        role: what a row is.
+        compress_ratio: ratio of the layers.
+        layers: how many layers have it.
+        block_tokens: tokens per block.
+        rows: rows per block.
+        width: values per row.
+        dtype: dtype of a value.
+        window: tokens that stay cached, or None for all.
+        request_bytes: bytes of a generating request's blocks, all layers, without padding.
+    """
+
+    role: CacheRole
+    compress_ratio: int
+    layers: int
+    block_tokens: int
+    rows: int
+    width: int
+    dtype: torch.dtype
+    window: int | None
+    request_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the memory of the fullest card goes.
+
+    Attributes:
+        source: the model.
+        request: what was asked for.
+        max_model_len: tokens of a request.
+        dtype: the model's dtype.
+        weight_format: how matrices are stored.
+        memory_bytes: memory of the card, and where that figure is from.
+        weights: bytes by part.
+        rotary_bytes: tables of cos and sin.
+        activations: estimate.
+        graphs: estimate.
+        hccl: estimate.
+        needed_hccl: buffer that the layout asks for.
+        caches: the kinds of cache.
+        pool: vLLM's pool of blocks.
+        cache_bytes: memory of the caches.
+    """
+
+    source: ModelSource
+    request: PlanRequest
+    max_model_len: int
+    dtype: torch.dtype
+    weight_format: WeightFormat
+    memory_bytes: Estimate
+    weights: dict[str, int]
+    rotary_bytes: int
+    activations: Estimate
+    graphs: Estimate
+    hccl: Estimate
+    needed_hccl: Estimate
+    caches: tuple[CacheUse, ...]
+    pool: BlockPool
+    cache_bytes: int
+
+    @property
+    def budget(self) -> int:
+        """Bytes that vLLM may use."""
+        return int(self.memory_bytes.bytes * self.request.gpu_memory_utilization)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Everything but the caches."""
+        others = (self.activations, self.graphs, self.hccl)
+        return sum(self.weights.values()) + self.rotary_bytes + sum(part.bytes for part in others)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that vLLM makes."""
+        return self.pool.num_blocks(self.cache_bytes)
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes that the scales of quantized indexer keys take beside the blocks."""
+        return self.num_blocks * self.pool.scale_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the engine starts and holds what was asked for."""
+        within = self.fixed_bytes + self.cache_bytes + self.scale_bytes <= self.budget
+        return within and self.pool.fits(self.cache_bytes, self.request.load, self.max_model_len)
+
+    @property
+    def max_concurrency(self) -> float:
+        """Requests of full length at once in one replica, as vLLM reports at start."""
+        needed = self.pool.blocks_per_request(
+            self.max_model_len, self.request.load.tokens_in_flight
+        )
+        return self.num_blocks / needed
+
+    @property
+    def longest_context(self) -> int:
+        """Largest context that fits with this concurrency, within what the model was made for."""
+        limit, load = self.source.spec.max_position_embeddings, self.request.load
+        per_token = rotary_bytes(self.source.spec, 1, draft=self.request.speculative_tokens > 0)
+        # The rotary tables shrink with the context, and leave that much more for the caches.
+        spare = self.budget - (self.fixed_bytes - self.rotary_bytes)
+        given = self.request.kv_cache_memory_bytes
+        low, high = 0, limit
+        while low < high:
+            length = (low + high + 1) // 2
+            left = spare - per_token * length
+            memory = self.pool.memory_within(left) if given is None else given
+            within = memory + self.pool.num_blocks(memory) * self.pool.scale_bytes <= left
+            if within and self.pool.fits(memory, load, length):
+                low = length
+            else:
+                high = length - 1
+        return low
+
+
+def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
+    """Plan the memory of the fullest card.
+
+    Raises:
+        InvalidInputError: a setting that the model, the device or the layout refuses. A plan that
+            does not fit is no error: see :func:`~ascend_vllm_plugin.planning.advice.refusal`.
+    """
+    spec = source.spec
+    draft = request.speculative_tokens > 0
+    if draft and not spec.num_mtp_layers:
+        raise InvalidInputError(
+            f"speculative_tokens={request.speculative_tokens}",
+            "the model's config has num_nextn_predict_layers=0",
+            "Plan without speculation.",
+        )
+    length = request.max_model_len or spec.max_position_embeddings
+    if length > spec.max_position_embeddings:
+        raise InvalidInputError(
+            f"max_model_len={length}",
+            f"the model ends at max_position_embeddings={spec.max_position_embeddings}",
+            f"Use at most {spec.max_position_embeddings}.",
+        )
+    weight_format = weight_format_of(source.config, request.weight_format)
+    dtype = dtype_of(source.config, request.dtype, weight_format)
+    caches = caches_of(
+        spec, dtype=dtype, device=request.device, block_tokens=request.block_size, draft=draft
+    )
+    _check_kv_dtype(request, caches)
+    layout, step = request.layout, request.step
+    plan = Plan(
+        source=source,
+        request=request,
+        max_model_len=length,
+        dtype=dtype,
+        weight_format=weight_format,
+        memory_bytes=_memory(request),
+        weights=weights_by_part(
+            spec, layout, dtype, weight_format, draft=draft, draft_owns=source.stored
+        ),
+        rotary_bytes=rotary_bytes(spec, length, draft=draft),
+        activations=estimates.activations(spec, layout, dtype.itemsize, step),
+        graphs=estimates.graphs(
+            spec, layout, dtype.itemsize, step, captured=request.graphs and request.device != "cpu"
+        ),
+        hccl=_hccl(request),
+        needed_hccl=_needed_hccl(source, request, dtype),
+        caches=tuple(_uses(caches, length, request.load)),
+        pool=pool_of(caches, device=request.device, draft=draft),
+        cache_bytes=0,
+    )
+    given = request.kv_cache_memory_bytes
+    left = plan.pool.memory_within(plan.budget - plan.fixed_bytes)
+    return replace(plan, cache_bytes=left if given is None else given)
+
+
+def gib(size: int) -> str:
+    """A size for people."""
+    return f"{size / _GIB:.2f} GiB"
+
+
+def _uses(caches: Sequence[LayerCache], length: int, load: Load) -> Iterator[CacheUse]:
+    kinds = list(dict.fromkeys(cache.kind for cache in caches))
+    for kind in sorted(
+        kinds, key=lambda one: (one.compress_ratio, list(CacheRole).index(one.role))
+    ):
+        layers = sum(cache.kind == kind for cache in caches)
+        held = length
+        if kind.window is not None:
+            held = min(kind.window - 1 + load.decode_in_flight, length)
+        blocks = -(-held // kind.block_tokens)
+        yield CacheUse(
+            kind.role,
+            kind.compress_ratio,
+            layers,
+            kind.block_tokens,
+            kind.rows_per_block,
+            kind.width,
+            kind.dtype,
+            kind.window,
+            blocks * kind.block_bytes * layers,
+        )
+
+
+def _memory(request: PlanRequest) -> Estimate:
+    if request.memory_bytes is not None:
+        return Estimate(request.memory_bytes, "as given")
+    if request.device == "cpu":
+        raise InvalidInputError(
+            "device 'cpu' without a memory size",
+            "the memory of a CPU host is not in any table",
+            "Give --memory-gib.",
+        )
+    figure = facts_of(request.device).figure("hbm_bytes")
+    if figure.value is None:
+        raise InvalidInputError(
+            f"device {request.device!r} without a memory size", figure.source, "Give --memory-gib."
+        )
+    return Estimate(figure.value, figure.source)
+
+
+def _hccl(request: PlanRequest) -> Estimate:
+    if request.device == "cpu":
+        return Estimate(0, "gloo on a CPU keeps no buffers")
+    return estimates.hccl(request.layout, request.hccl_buffer_mib)
+
+
+def _needed_hccl(source: ModelSource, request: PlanRequest, dtype: torch.dtype) -> Estimate:
+    if request.device == "cpu":
+        return Estimate(0, "a CPU has no HCCL")
+    return estimates.needed_hccl(source.spec, request.layout, dtype.itemsize, request.step)
+
+
+def _check_kv_dtype(request: PlanRequest, caches: Sequence[LayerCache]) -> None:
+    kept = str(caches[0].kind.dtype).removeprefix("torch.")
+    if request.kv_dtype not in ("auto", kept):
+        raise InvalidInputError(
+            f"kv_dtype={request.kv_dtype!r}",
+            f"device {request.device} keeps key-value rows in {kept}",
+            "Leave it at auto.",
+        )

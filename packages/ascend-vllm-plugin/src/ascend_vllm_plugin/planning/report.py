@@ -1,0 +1,236 @@
+"""A plan as lines for a terminal, as JSON, and as the segments of a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from ascend_vllm_plugin.planning.advice import notes, refusal
+from ascend_vllm_plugin.planning.plan import Plan, gib
+from ascend_vllm_plugin.planning.weights import parameters
+
+COMPUTED = "computed"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A share of a card's memory.
+
+    Attributes:
+        name: what it holds.
+        bytes: how much.
+        kind: ``weights``, ``estimate``, ``caches``, ``free`` or ``reserved``.
+        how: how the figure came about.
+    """
+
+    name: str
+    bytes: int
+    kind: str
+    how: str
+
+
+def segments(plan: Plan) -> list[Segment]:
+    """What the card's memory is used for, in order; they add up to it if the plan fits."""
+    return [segment for segment in _segments(plan) if segment.bytes > 0]
+
+
+def _segments(plan: Plan) -> Iterator[Segment]:
+    for name, size in plan.weights.items():
+        yield Segment(name, size, "weights", f"{COMPUTED} from the table of tensors")
+    yield Segment("rotary tables", plan.rotary_bytes, "weights", COMPUTED)
+    yield Segment("activations", plan.activations.bytes, "estimate", plan.activations.how)
+    yield Segment("graphs", plan.graphs.bytes, "estimate", plan.graphs.how)
+    yield Segment("HCCL buffers", plan.hccl.bytes, "estimate", plan.hccl.how)
+    how = f"{COMPUTED} as vLLM 0.27.1 allocates them"
+    yield Segment("caches", plan.cache_bytes, "caches", how)
+    yield Segment("scales of indexer keys", plan.scale_bytes, "caches", COMPUTED)
+    free = plan.budget - plan.fixed_bytes - plan.cache_bytes - plan.scale_bytes
+    yield Segment("free", free, "free", "left over within gpu_memory_utilization")
+    yield Segment(
+        "reserved",
+        plan.memory_bytes.bytes - plan.budget,
+        "reserved",
+        f"1 - gpu_memory_utilization ({plan.request.gpu_memory_utilization})",
+    )
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """Everything that the plan says, sizes in bytes."""
+    request, pool, refused = plan.request, plan.pool, refusal(plan)
+    layout = request.layout
+    return {
+        "model": {
+            "path": str(plan.source.path),
+            "parameters": parameters(plan.source.spec),
+            "dtype": _short(plan.dtype),
+            "weight_format": plan.weight_format.value,
+            "stored_bytes": plan.source.stored_bytes,
+        },
+        "request": {
+            "device": request.device,
+            "cards": layout.cards,
+            "tensor_parallel": layout.tensor,
+            "data_parallel": layout.data,
+            "expert_parallel": layout.expert,
+            "max_model_len": plan.max_model_len,
+            "concurrency": request.concurrency,
+            "max_num_batched_tokens": request.max_num_batched_tokens,
+            "max_num_seqs": request.max_num_seqs,
+            "speculative_tokens": request.speculative_tokens,
+        },
+        "card": {
+            "memory": plan.memory_bytes.bytes,
+            "memory_source": plan.memory_bytes.how,
+            "budget": plan.budget,
+            "segments": [
+                {"name": s.name, "bytes": s.bytes, "kind": s.kind, "how": s.how}
+                for s in segments(plan)
+            ],
+        },
+        "caches": [
+            {
+                "role": use.role.value,
+                "compress_ratio": use.compress_ratio,
+                "layers": use.layers,
+                "block_tokens": use.block_tokens,
+                "rows_per_block": use.rows,
+                "width": use.width,
+                "dtype": _short(use.dtype),
+                "window": use.window,
+                "request_bytes": use.request_bytes,
+            }
+            for use in plan.caches
+        ],
+        "pool": {
+            "num_blocks": plan.num_blocks,
+            "block_bytes": pool.stride,
+            "scale_bytes": pool.scale_bytes,
+            "bytes_to_admit_one_request": pool.bytes_to_admit(
+                plan.max_model_len, request.load.tokens_in_flight
+            ),
+            "blocks_needed": pool.blocks_of(request.load, plan.max_model_len),
+            "max_concurrency": plan.max_concurrency,
+            "groups": [
+                {
+                    "roles": sorted({cache.kind.role.value for cache in group.caches}),
+                    "caches": len(group.caches),
+                    "block_tokens": group.block_tokens,
+                    "window": group.window,
+                    "bytes_used": group.bytes_used,
+                    "padding": pool.padding(group),
+                    "blocks_per_request": group.blocks_at_most(
+                        plan.max_model_len, request.load.tokens_in_flight
+                    ),
+                }
+                for group in pool.groups
+            ],
+        },
+        "prefix": {"unit": pool.prefix_unit, "smallest_shared": pool.smallest_shared_prefix},
+        "hccl_buffsize": {
+            "set_mib": request.hccl_buffer_mib,
+            "needed_mib": plan.needed_hccl.mib,
+            "how": plan.needed_hccl.how,
+        },
+        "fits": plan.fits,
+        "longest_context": plan.longest_context,
+        "refusal": None
+        if refused is None
+        else {"value": refused.value, "limit": refused.limit, "remedy": refused.remedy},
+        "notes": list(notes(plan)),
+    }
+
+
+def show(plan: Plan, console: Console) -> None:
+    """Print a plan."""
+    console.print(Group(*_parts(plan)), soft_wrap=False)
+
+
+def _parts(plan: Plan) -> Iterator[RenderableType]:
+    request, layout, pool = plan.request, plan.request.layout, plan.pool
+    stored = f", {gib(plan.source.stored_bytes)} on disk" if plan.source.stored else ""
+    yield (
+        f"{escape(str(plan.source.path))}: {parameters(plan.source.spec) / 1e9:.1f} billion "
+        f"parameters{stored}, {_short(plan.dtype)}, weights as {plan.weight_format}"
+    )
+    yield (
+        f"{layout.cards} x {request.device}: tensor {layout.tensor}, data {layout.data}, expert "
+        f"{layout.expert}; {request.concurrency} request(s) of {plan.max_model_len} tokens\n"
+    )
+    yield _memory_table(plan)
+    for segment in segments(plan):
+        if segment.kind == "estimate":
+            yield escape(f"  {segment.name}: {segment.how}")
+    yield escape(f"  card: {plan.memory_bytes.how}\n")
+    yield _cache_table(plan)
+    yield _pool_table(plan)
+    yield (
+        f"\n{plan.num_blocks} blocks of {pool.stride} bytes; {request.load.concurrency} request(s) "
+        f"per replica need {pool.blocks_of(request.load, plan.max_model_len)}. vLLM would report a "
+        f"maximum concurrency of {plan.max_concurrency:.2f}."
+    )
+    yield (
+        f"A prefix is reused in units of {pool.prefix_unit} tokens; two prompts must share at "
+        f"least {pool.smallest_shared_prefix}."
+    )
+    for note in notes(plan):
+        yield f"[yellow]note[/] {escape(note)}"
+    refused = refusal(plan)
+    if refused is None:
+        yield f"[green]fits[/]; the largest context is {plan.longest_context} tokens"
+    else:
+        yield f"[red]does not fit[/]: {escape(str(refused))}"
+
+
+def _memory_table(plan: Plan) -> Table:
+    table = _table("Memory of the fullest card", "", "size", "share", "figure")
+    kinds = {"estimate": "estimated, not measured", "reserved": "1 - gpu_memory_utilization"}
+    for segment in segments(plan):
+        share = f"{100 * segment.bytes / plan.memory_bytes.bytes:.1f} %"
+        table.add_row(segment.name, gib(segment.bytes), share, kinds.get(segment.kind, COMPUTED))
+    table.add_row("card", gib(plan.memory_bytes.bytes), "100 %", "see below")
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    return Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+
+
+def _cache_table(plan: Plan) -> Table:
+    columns = ("", "ratio", "layers", "block", "a row is", "kept", "one request")
+    table = _table("Caches: sizes of blocks in tokens", *columns)
+    for use in plan.caches:
+        table.add_row(
+            use.role.value,
+            str(use.compress_ratio),
+            str(use.layers),
+            str(use.block_tokens),
+            f"{use.width} x {_short(use.dtype)}",
+            "all" if use.window is None else f"{use.window} tokens",
+            f"{use.request_bytes / 1024**2:.2f} MiB",
+        )
+    return table
+
+
+def _pool_table(plan: Plan) -> Table:
+    columns = ("", "caches", "block", "filled", "padding", "of a request")
+    table = _table("Blocks of the pool: every group is as long as the longest", *columns)
+    for group in plan.pool.groups:
+        table.add_row(
+            ", ".join(sorted({cache.kind.role.value for cache in group.caches})),
+            str(len(group.caches)),
+            str(group.block_tokens),
+            f"{group.bytes_used} B",
+            f"{100 * plan.pool.padding(group):.0f} %",
+            str(group.blocks_at_most(plan.max_model_len, plan.request.load.tokens_in_flight)),
+        )
+    return table
+
+
+def _short(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")

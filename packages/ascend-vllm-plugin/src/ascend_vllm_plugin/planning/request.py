@@ -1,0 +1,99 @@
+"""What is planned for: device, layout, load and settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ascend_attention.caches import DEVICE_CACHES
+from ascend_ops_core.errors import InvalidInputError
+
+from ascend_vllm_plugin.planning.block_pool import Load
+from ascend_vllm_plugin.planning.estimates import Step
+from ascend_vllm_plugin.planning.hccl import DEFAULT_MIB
+from ascend_vllm_plugin.planning.weights import Layout
+
+DEVICES = tuple(DEVICE_CACHES)
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What is planned for. Names and defaults are vLLM's where vLLM has them.
+
+    Attributes:
+        device: a device family of the cache table.
+        layout: how the model is spread over cards.
+        max_model_len: tokens of a request, or None for all that the model was made for.
+        concurrency: requests of that length held at once, over all replicas.
+        dtype: the model's dtype, or ``auto``.
+        kv_dtype: ``auto``, or the dtype in which the family keeps key-value rows.
+        weight_format: how matrices are stored, or ``auto`` for what config.json says.
+        block_size: tokens per compressed block, or None for the family's default.
+        memory_bytes: memory of a card, or None for what is known of the family.
+        gpu_memory_utilization: share of it that vLLM may use.
+        kv_cache_memory_bytes: memory of the caches, or None for what is left.
+        max_num_batched_tokens: tokens of a step.
+        max_num_seqs: requests of a step.
+        speculative_tokens: tokens that MTP drafts in a step; 0 loads no draft.
+        async_scheduling: whether the next step is scheduled before the last one is settled.
+        graphs: whether decode steps are captured (never on a CPU).
+        hccl_buffer_mib: ``HCCL_BUFFSIZE``.
+    """
+
+    device: str
+    layout: Layout = field(default_factory=Layout)
+    max_model_len: int | None = None
+    concurrency: int = 1
+    dtype: str = "auto"
+    kv_dtype: str = "auto"
+    weight_format: str = "auto"
+    block_size: int | None = None
+    memory_bytes: int | None = None
+    gpu_memory_utilization: float = 0.92
+    kv_cache_memory_bytes: int | None = None
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 128
+    speculative_tokens: int = 0
+    async_scheduling: bool = True
+    graphs: bool = True
+    hccl_buffer_mib: int = DEFAULT_MIB
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise InvalidInputError(
+                f"device {self.device!r}",
+                f"known are {', '.join(DEVICES)}",
+                "Use one of these; Ascend 310P cannot serve sparse-attention models.",
+            )
+        for name in ("concurrency", "max_num_batched_tokens", "max_num_seqs", "hccl_buffer_mib"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("max_model_len", "memory_bytes", "kv_cache_memory_bytes"):
+            value = getattr(self, name)
+            if value is not None:
+                _at_least(name, value, 1)
+        _at_least("speculative_tokens", self.speculative_tokens, 0)
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise InvalidInputError(
+                f"gpu_memory_utilization={self.gpu_memory_utilization}",
+                "it is a share of the card's memory",
+                "Give a number above 0 and at most 1.",
+            )
+
+    @property
+    def step(self) -> Step:
+        """The largest step."""
+        return Step(self.max_num_batched_tokens, self.max_num_seqs, self.speculative_tokens)
+
+    @property
+    def load(self) -> Load:
+        """What one replica's pool must hold."""
+        batches = 2 if self.async_scheduling else 1
+        return Load(
+            batches * self.max_num_batched_tokens,
+            batches * (1 + self.speculative_tokens),
+            -(-self.concurrency // self.layout.data),
+        )
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InvalidInputError(f"{name}={value}", f"it must be at least {least}", "Raise it.")

@@ -1,0 +1,130 @@
+"""The model that is planned for: its config, and the headers of its safetensors files if any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.headers import read_headers
+from ascend_ops_core.errors import InvalidInputError
+
+from ascend_vllm_plugin.planning.weights import WeightFormat
+
+MODEL_TYPE = "deepseek_v4"
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+_FORMAT_OF_EXPERTS = {"fp4": WeightFormat.FP8_MXFP4, "fp8": WeightFormat.FP8}
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model as far as it is known without its weights.
+
+    Attributes:
+        path: what was given.
+        config: ``config.json``.
+        spec: the same, validated.
+        stored: shape and dtype of every stored tensor; empty without safetensors files.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    spec: DeepseekV4Spec
+    stored: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all stored tensors."""
+        return sum(torch.Size(shape).numel() * d.itemsize for shape, d in self.stored.values())
+
+
+def read_model(path: Path) -> ModelSource:
+    """Read a model's directory, or its config file alone.
+
+    Raises:
+        InvalidInputError: there is no config, or it describes no model that can be planned.
+        CheckpointError: safetensors files with a dtype that torch does not have.
+    """
+    config = read_config(path)
+    stored = read_headers(path) if path.is_dir() else {}
+    return ModelSource(path, config, DeepseekV4Spec.from_config(config), stored)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The JSON object of ``path``, or of ``config.json`` in it.
+
+    Raises:
+        InvalidInputError: no such file, no JSON object, or another kind of model.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise InvalidInputError(
+            f"model {path}", "no config.json there", "Give a model's directory or its config.json."
+        )
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{file}", f"no JSON: {error}", "Download it again.") from error
+    if not isinstance(config, dict) or config.get("model_type") != MODEL_TYPE:
+        kind = config.get("model_type") if isinstance(config, dict) else type(config).__name__
+        raise InvalidInputError(
+            f"model_type={kind!r}",
+            f"this version knows {MODEL_TYPE!r}",
+            "Give the config.json of a DeepSeek-V4 model.",
+        )
+    return config
+
+
+def dtype_of(config: Mapping[str, Any], asked: str, weight_format: WeightFormat) -> torch.dtype:
+    """The model's dtype: what is asked for, or what vLLM takes for ``auto``.
+
+    Raises:
+        InvalidInputError: an unknown name.
+    """
+    if asked != "auto":
+        if asked not in _DTYPES:
+            raise InvalidInputError(
+                f"dtype={asked!r}", f"known are auto, {', '.join(_DTYPES)}", "Use one of them."
+            )
+        return _DTYPES[asked]
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    # vLLM serves float32 checkpoints in bfloat16 unless told otherwise.
+    if stored == "float32" or weight_format is not WeightFormat.MODEL:
+        return torch.bfloat16
+    return _DTYPES.get(stored, torch.bfloat16)
+
+
+def weight_format_of(config: Mapping[str, Any], asked: str) -> WeightFormat:
+    """How matrices are stored: what is asked for, or what the checkpoint's description says.
+
+    Raises:
+        InvalidInputError: an unknown name, or a description that this version does not know.
+    """
+    known = ", ".join(WeightFormat)
+    if asked != "auto":
+        if asked not in list(WeightFormat):
+            raise InvalidInputError(
+                f"weight format {asked!r}", f"known are auto, {known}", "Use one of them."
+            )
+        return WeightFormat(asked)
+    description = config.get("quantization_config")
+    if not description:
+        return WeightFormat.MODEL
+    method = description.get("quant_method") if isinstance(description, Mapping) else description
+    # Without a word about experts, vLLM takes them for 4-bit ones.
+    experts = config.get("expert_dtype") or "fp4"
+    if method == "fp8" and experts in _FORMAT_OF_EXPERTS:
+        return _FORMAT_OF_EXPERTS[experts]
+    raise InvalidInputError(
+        f"quantization {method!r} with expert_dtype={experts!r} in config.json",
+        "known is 'fp8' with experts in 'fp4' or 'fp8'",
+        f"Name the format of the weights: --weight-format with one of {known}.",
+    )

@@ -1,0 +1,261 @@
+"""What the weights of DeepSeek-V4 take on one card, part by part, from the table of its tensors.
+
+Names, shapes and shares come from the table that loads a checkpoint
+(``ascend_models_deepseek.deepseek_v4.weights``); here they are only counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import torch
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.weights import TensorRule, main_table, mtp_table
+from ascend_ops_core.errors import InvalidInputError
+
+VOCABULARY_PADDING = 64
+"""vLLM rounds a vocabulary up to this many rows before it splits it."""
+
+DRAFT = "MTP draft"
+_PARTS = (
+    (re.compile(r"^embed\."), "embedding"),
+    (re.compile(r"^head\."), "output head"),
+    (re.compile(r"\.attn\.indexer\."), "indexer"),
+    (re.compile(r"\.attn\.compressor\."), "compressor"),
+    (re.compile(r"\.attn\."), "attention"),
+    (re.compile(r"\.ffn\.experts\."), "routed experts"),
+    (re.compile(r"\.ffn\.shared_experts\."), "shared experts"),
+    (re.compile(r"\.ffn\.gate\."), "router"),
+    (re.compile(r""), "norms and hyper-connections"),
+)
+
+
+class TensorClass(StrEnum):
+    """How a tensor is held."""
+
+    IDS = "ids"
+    CONTROL = "control"
+    PLAIN = "plain"
+    LINEAR = "linear"
+    EXPERT = "expert"
+
+
+class WeightFormat(StrEnum):
+    """How matrices are stored on the card.
+
+    ``model`` is the model's dtype, the only format that this version can load.
+    """
+
+    MODEL = "model"
+    FP8 = "fp8"
+    FP8_MXFP4 = "fp8-mxfp4"
+    W8A8 = "w8a8"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model is spread over cards.
+
+    Attributes:
+        tensor: cards that split every layer.
+        data: replicas that serve different requests.
+        expert: cards that share the experts out among themselves, or 1: then every card of a
+            replica holds a slice of every expert.
+    """
+
+    tensor: int = 1
+    data: int = 1
+    expert: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in (("tp", self.tensor), ("dp", self.data), ("ep", self.expert)):
+            if value < 1:
+                raise InvalidInputError(f"{name}={value}", "it must be at least 1", "Raise it.")
+        if self.expert not in (1, self.cards):
+            raise InvalidInputError(
+                f"ep={self.expert}",
+                f"vLLM shares experts out over all tp x dp = {self.cards} cards, or not at all",
+                f"Use ep=1 or ep={self.cards}.",
+            )
+
+    @property
+    def cards(self) -> int:
+        """Cards in all."""
+        return self.tensor * self.data
+
+
+def weights_by_part(
+    spec: DeepseekV4Spec,
+    layout: Layout,
+    dtype: torch.dtype,
+    weight_format: WeightFormat = WeightFormat.MODEL,
+    *,
+    draft: bool = False,
+    draft_owns: Container[str] = (),
+) -> dict[str, int]:
+    """Bytes of the fullest card by part of the model.
+
+    Args:
+        spec: the model.
+        layout: how it is spread.
+        dtype: the model's dtype.
+        weight_format: how matrices are stored.
+        draft: count the MTP layers, as they are loaded for speculation.
+        draft_owns: optional tensors of the draft that the checkpoint has; without them it shares
+            the main model's embedding and head.
+
+    Raises:
+        InvalidInputError: ``layout.tensor`` does not divide the model.
+    """
+    shard, held = _shard(spec, layout)
+
+    def measure(name: str, rule: TensorRule) -> int:
+        shape = _local_shape(name, rule, spec, layout)
+        return tensor_bytes(tensor_class(name, rule), shape, dtype, weight_format)
+
+    def main(few: DeepseekV4Spec) -> Mapping[str, TensorRule]:
+        return main_table(few, shard).rules
+
+    def drafted(few: DeepseekV4Spec) -> Mapping[str, TensorRule]:
+        rules = mtp_table(few, shard).rules
+        return {n: r for n, r in rules.items() if not r.optional or n in draft_owns}
+
+    parts = _total(main, spec, held, part_of, measure)
+    if draft:
+        parts += _total(drafted, spec, held, lambda name: DRAFT, measure)
+    return dict(parts)
+
+
+def parameters(spec: DeepseekV4Spec) -> int:
+    """Number of weights of the main model, tables of ids left out."""
+    shard, held = _shard(spec, Layout())
+
+    def measure(name: str, rule: TensorRule) -> int:
+        return torch.Size(rule.shape).numel() if rule.below is None else 0
+
+    totals = _total(lambda few: main_table(few, shard).rules, spec, held, part_of, measure)
+    return totals.total()
+
+
+def _total(
+    table: Callable[[DeepseekV4Spec], Mapping[str, TensorRule]],
+    spec: DeepseekV4Spec,
+    held: int,
+    part: Callable[[str], str],
+    measure: Callable[[str, TensorRule], int],
+) -> Counter[str]:
+    """Sum ``measure`` by part, for ``held`` of the experts.
+
+    Experts are alike and the router grows by one row for each, so that tables of one and of two
+    experts tell all; the whole table of a large model has a hundred thousand tensors.
+    """
+    totals: Counter[str] = Counter()
+    for count, sign in ((1, -1), (2, 1)):
+        for name, rule in table(replace(spec, n_routed_experts=count)).items():
+            size = sign * measure(name, rule)
+            if ".experts." in name:
+                totals[part(name)] += held * size
+            else:
+                # first + (experts - 1) * (second - first)
+                totals[part(name)] += (spec.n_routed_experts - 1) * size
+                totals[part(name)] += 0 if count == 2 else -size
+    return totals
+
+
+def part_of(name: str) -> str:
+    """The part of the model to which a tensor of the main table belongs."""
+    return next(part for pattern, part in _PARTS if pattern.search(name))
+
+
+def tensor_class(name: str, rule: TensorRule) -> TensorClass:
+    """How the model holds a tensor, told from its original name."""
+    if rule.below is not None:
+        return TensorClass.IDS
+    leaf = name.removeprefix("mtp.").rsplit(".", 1)[-1]
+    if len(rule.shape) == 1 or leaf.startswith("hc_") or leaf == "ape":
+        return TensorClass.CONTROL
+    if ".ffn.experts." in name:
+        return TensorClass.EXPERT
+    kept = ("embed.", "head.", "compressor.", "weights_proj.", "ffn.gate.", "tok_emb.")
+    return TensorClass.PLAIN if any(part in name for part in kept) else TensorClass.LINEAR
+
+
+def tensor_bytes(
+    kind: TensorClass, shape: tuple[int, ...], dtype: torch.dtype, weight_format: WeightFormat
+) -> int:
+    """Bytes of a tensor with its scales.
+
+    Args:
+        kind: how it is held.
+        shape: its shape on this card, rows first.
+        dtype: the model's dtype.
+        weight_format: how matrices are stored. ``fp8``: one float32 scale for 128 x 128 weights;
+            ``fp8-mxfp4``: the same with one-byte scales, experts in 4 bits with one byte for 32
+            weights; ``w8a8``: 8 bits with one float32 scale and one offset for an output channel.
+    """
+    count = torch.Size(shape).numel()
+    if kind is TensorClass.IDS or kind is TensorClass.CONTROL:
+        return 4 * count
+    if kind is TensorClass.PLAIN or weight_format is WeightFormat.MODEL:
+        return dtype.itemsize * count
+    rows, columns = torch.Size(shape[:-1]).numel(), shape[-1]
+    if weight_format is WeightFormat.W8A8:
+        return count + 8 * rows
+    if weight_format is WeightFormat.FP8_MXFP4 and kind is TensorClass.EXPERT:
+        return _ceil(count, 2) + rows * _ceil(columns, 32)
+    scale = 4 if weight_format is WeightFormat.FP8 else 1
+    return count + scale * _ceil(rows, 128) * _ceil(columns, 128)
+
+
+def rotary_bytes(spec: DeepseekV4Spec, max_model_len: int, *, draft: bool = False) -> int:
+    """Bytes of the tables of cos and sin: two tables, float32, one row per position."""
+    one = 2 * max_model_len * (spec.rope_head_dim // 2) * 4
+    return 2 * one * (2 if draft else 1)
+
+
+def _shard(spec: DeepseekV4Spec, layout: Layout) -> tuple[Shard, int]:
+    """The share of a card, and the number of experts that it holds."""
+    vocabulary = (0, min(spec.vocab_size, _vocabulary_rows(spec, layout)))
+    if layout.expert == 1:
+        return Shard.of(spec, layout.tensor, 0, vocabulary), spec.n_routed_experts
+    whole = Shard.of(replace(spec, moe_intermediate_size=layout.tensor), layout.tensor, 0, (0, 0))
+    inter = spec.moe_intermediate_size
+    shared = inter * spec.n_shared_experts
+    if shared % layout.tensor:
+        raise InvalidInputError(
+            f"tp={layout.tensor}",
+            f"it must divide the shared experts' {shared} channels",
+            "Lower it.",
+        )
+    shard = replace(
+        whole,
+        intermediate=(0, inter),
+        shared_intermediate=(0, shared // layout.tensor),
+        vocabulary=vocabulary,
+    )
+    return shard, _ceil(spec.n_routed_experts, layout.expert)
+
+
+def _vocabulary_rows(spec: DeepseekV4Spec, layout: Layout) -> int:
+    padded = _ceil(spec.vocab_size, VOCABULARY_PADDING) * VOCABULARY_PADDING
+    return _ceil(padded, layout.tensor)
+
+
+def _local_shape(
+    name: str, rule: TensorRule, spec: DeepseekV4Spec, layout: Layout
+) -> tuple[int, ...]:
+    if rule.param in ("model.embed_tokens.weight", "lm_head.weight"):
+        return (_vocabulary_rows(spec, layout), spec.hidden_size)
+    shape = list(rule.view or rule.shape)
+    for axis, part in enumerate(rule.source):
+        shape[axis] = len(range(shape[axis])[part])
+    return tuple(shape)
+
+
+def _ceil(value: int, unit: int) -> int:
+    return -(-value // unit)

@@ -1,0 +1,94 @@
+"""Properties of the block pool; tests/engine/test_planning.py compares it with vLLM's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from ascend_vllm_plugin.planning.block_pool import BlockPool, Load, caches_of, pool_of
+from ascend_vllm_plugin.planning.source import read_model
+from hypothesis import given
+from hypothesis import strategies as st
+
+DATA = Path(__file__).parent / "data"
+GIB = 1024**3
+POOLS = {
+    (name, device): pool_of(
+        caches_of(
+            read_model(DATA / f"deepseek_v4_{name}.json").spec,
+            dtype=torch.bfloat16,
+            device=device,
+            draft=True,
+        ),
+        device=device,
+        draft=True,
+    )
+    for name in ("flash", "pro")
+    for device in ("cpu", "A2", "A5")
+}
+pools = st.sampled_from(sorted(POOLS)).map(POOLS.__getitem__)
+
+
+@given(pool=pools, total=st.integers(-GIB, 200 * GIB))
+def test_blocks_and_their_scales_share_what_there_is(pool: BlockPool, total: int) -> None:
+    memory = pool.memory_within(total)
+    blocks = pool.num_blocks(memory)
+    assert memory + blocks * pool.scale_bytes <= max(total, 0)
+    assert (blocks + 1) * (pool.stride + pool.scale_bytes) > total
+
+
+@given(
+    pool=pools,
+    tokens=st.integers(1, 2**20),
+    in_flight=st.integers(1, 2**15),
+    concurrency=st.integers(1, 64),
+)
+def test_more_is_never_cheaper(
+    pool: BlockPool, tokens: int, in_flight: int, concurrency: int
+) -> None:
+    load = Load(in_flight, 1, concurrency)
+    needed = pool.blocks_of(load, tokens)
+    assert pool.blocks_of(load, tokens + 1) >= needed
+    assert pool.blocks_of(Load(in_flight + 1, 1, concurrency), tokens) >= needed
+    assert pool.blocks_of(Load(in_flight, 1, concurrency + 1), tokens) > needed
+    memory = (needed + 1) * pool.stride
+    assert pool.num_blocks(memory) == needed + 1
+    if pool.bytes_to_admit(tokens, in_flight) <= memory:
+        assert pool.fits(memory, load, tokens)
+    assert not pool.fits(memory - 1, load, tokens)
+
+
+@pytest.mark.parametrize(("name", "device"), sorted(POOLS))
+def test_every_cache_is_in_one_group_and_fits_into_a_block(name: str, device: str) -> None:
+    pool = POOLS[name, device]
+    spec = read_model(DATA / f"deepseek_v4_{name}.json").spec
+    caches = caches_of(spec, dtype=torch.bfloat16, device=device, draft=True)
+    placed = [cache for group in pool.groups for cache in group.caches]
+    assert len(placed) == len(caches) == len(set(placed))
+    assert set(placed) == set(caches)
+    assert max(group.bytes_used for group in pool.groups) == pool.stride
+    for group in pool.groups:
+        assert len({(c.kind.block_tokens, c.kind.window) for c in group.caches}) == 1
+
+
+def test_a_million_tokens_of_flash_by_hand() -> None:
+    """One c4 layer keeps 262144 rows of 512 and 128 values, one c128 layer 8192 of 512."""
+    pool = POOLS["flash", "A2"]
+    main = pool.groups[0]
+    blocks = main.blocks_at_most(2**20, 1)
+    assert blocks == 8192
+    rows = 21 * 262144 * (512 * 2 + 128) + 20 * 8192 * 512 * 2
+    assert blocks * main.bytes_used == rows
+    assert pool.scale_bytes * blocks == 21 * 262144 * 2
+
+
+def test_prefixes() -> None:
+    assert (POOLS["flash", "cpu"].prefix_unit, POOLS["flash", "cpu"].smallest_shared_prefix) == (
+        256,
+        256 + 64,
+    )
+    assert (POOLS["flash", "A2"].prefix_unit, POOLS["flash", "A2"].smallest_shared_prefix) == (
+        128,
+        128 + 128,
+    )
