@@ -89,7 +89,8 @@ class StepLayout:
         request = torch.arange(len(lens)).repeat_interleave(query_lens)
         before = starts[:-1] - (lens - query_lens)
         position = torch.arange(int(starts[-1])) - before.repeat_interleave(query_lens)
-        return cls(starts, lens, *to_device(device, request, position))
+        request, position = to_device(device, request, position)
+        return cls(starts, lens, request, position)
 
     @classmethod
     def one_token_each(cls, seq_lens: torch.Tensor) -> StepLayout:

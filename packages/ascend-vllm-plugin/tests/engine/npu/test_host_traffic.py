@@ -79,7 +79,7 @@ def test_a_decode_step_fetches_nothing_and_waits_for_nothing(
     assert meter.calls["metadata"] >= 5 * meter.calls["model"]
     models = meter.spent["model"] - (Counters() - meter.spent.get("draft", Counters()))
     ours = models - meter.spent["experts"]
-    # Experts still ask the device how many tokens each of them has, until they are an operator.
+    # float32 experts run their definition, which asks how many tokens each of them has.
     assert meter.spent["experts"].device_to_host <= meter.calls["experts"]
     for spent in (ours, meter.spent["metadata"]):
         assert spent.device_to_host == 0
