@@ -55,19 +55,19 @@ def test_generated_tokens_are_reused(caching: Engine, checkpoints: Checkpoints) 
     assert_all_match(checkpoints.oracle(SPEC), [follow_up], [result])
 
 
-@pytest.mark.parametrize("width", [0, 2], ids=["plain", "mtp2"])
+@pytest.mark.parametrize(("width", "blocks"), [(0, 20), (2, 18)], ids=["plain", "mtp2"])
 def test_preempted_requests_resume(
-    engines: EnginePool, checkpoints: Checkpoints, width: int
+    engines: EnginePool, checkpoints: Checkpoints, width: int, blocks: int
 ) -> None:
     speculation = {"method": "mtp", "num_speculative_tokens": width}
     engine = engines.get(
         SPEC,
         max_model_len=128,
-        num_gpu_blocks_override=20,
+        num_gpu_blocks_override=blocks,
         max_num_batched_tokens=64,
         **({"speculative_config": speculation} if width else {}),
     )
-    # Four blocks hold a short request at first; a fifth is needed at its ninth token.
+    # Four blocks hold a short request at first, five with a draft; one more from its ninth token.
     shapes = ((3, 12), (4, 12), (5, 10), (3, 10), (20, 6))
     requests = [
         Request(random_prompt(length, VOCAB, seed=length), count) for length, count in shapes

@@ -188,7 +188,7 @@ def _most_entries(keys: PagedCacheLayer, meta: AscendDSAMetadata) -> int:
     """Entries of the longest request, as far as the host knows and the block table reaches."""
     table = _metadata(keys).block_table
     reach = table.shape[1] * keys.kind.rows_per_block
-    return min(meta.layout.longest_context // keys.kind.ratio, reach)
+    return max(1, min(meta.layout.longest_context // keys.kind.ratio, reach))
 
 
 def _metadata(cache: PagedCacheLayer) -> AscendDSAMetadata:

@@ -12,9 +12,6 @@ from ascend_attention.caches import CacheKind, CacheRole, overlap_of
 from ascend_attention.ops.paged_rows import RowIndex, locate_rows
 from ascend_attention.step import ClosedEntries, StepLayout
 
-_NULL_SLOT = 0
-"""The first slot of vLLM's null block."""
-
 
 @dataclass
 class AscendDSAMetadata(AttentionMetadata):
@@ -24,7 +21,7 @@ class AscendDSAMetadata(AttentionMetadata):
         layout: the ragged batch.
         block_table: ``[R, nb]`` blocks of every request in this cache's group.
         token_rows: tokens whose row is written, or None for all of them in order. Padding slots are
-            dropped here on a CPU, and written to the null block on a device.
+            dropped here on a CPU, and have a negative block on a device.
         write: where the rows go: a row per token, or per closed entry in a compressed cache.
         closed: entries that this step completes (compressed caches and states).
         read: rows that attention or the compressor reads: ``[T, window]`` of a sliding window,
@@ -97,8 +94,7 @@ def _entry_cache(meta: AscendDSAMetadata, kind: CacheKind) -> None:
     closed = meta.closed = ClosedEntries.of(layout, kind.ratio)
     meta.write = locate_rows(meta.block_table, closed.request, closed.entry, kind.rows_per_block)
     if closed.real is not None:
-        # Block 0 is given to no request, so what is written there is never read.
-        meta.write = RowIndex(*(torch.where(closed.real, one, 0) for one in meta.write))
+        meta.write = meta.write._replace(block=torch.where(closed.real, meta.write.block, -1))
     if kind.role is CacheRole.COMPRESSED and kind.compress_ratio == 128:
         visible = layout.visible_entries(kind.ratio)
         longest = layout.longest_context // kind.ratio
@@ -113,11 +109,8 @@ def _entry_cache(meta: AscendDSAMetadata, kind: CacheKind) -> None:
 def _token_cache(meta: AscendDSAMetadata, kind: CacheKind, slot_mapping: torch.Tensor) -> None:
     layout = meta.layout
     slots = slot_mapping[: layout.num_tokens].long()
-    if not slots.is_cpu:
-        # Dropping rows would wait for the device. vLLM gives block 0 to no request, so what is
-        # written there is never read.
-        slots = slots.clamp(min=_NULL_SLOT)
-    elif bool((slots < 0).any()):
+    # Elsewhere dropping rows would wait for the device; a negative block writes nothing.
+    if slots.is_cpu and bool((slots < 0).any()):
         meta.token_rows = (slots >= 0).nonzero().squeeze(-1)
         slots = slots[meta.token_rows]
     block = torch.div(slots, kind.block_tokens, rounding_mode="floor")
