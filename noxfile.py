@@ -57,7 +57,12 @@ def _tests_of(package: Package) -> None:
             _run(session, bare, str(bare.python), "-P", "-c", f"import {package.import_name}")
         extras = [one for one in ("cpu", "cpu-kernels", "test") if one in package.extras]
         env = environments.isolated(f"tests-{package.name}", package, extras, wheels)
-        _pytest(session, env, ["-m", "not engine and not serve"], [package.directory / "tests"])
+        _pytest(
+            session,
+            env,
+            ["-m", "not engine and not engine_npu and not serve"],
+            [package.directory / "tests"],
+        )
 
     tests.__doc__ = f"{package.name}: its wheel in a clean environment, its unit tests."
 
@@ -116,6 +121,14 @@ def operators(session: nox.Session) -> None:
 def engine(session: nox.Session) -> None:
     """Tests inside the real vLLM, one process."""
     _pytest(session, environments.development(), ["-m", "engine"], [ROOT / "packages"])
+
+
+@nox.session(name="engine-npu")
+def engine_npu(session: nox.Session) -> None:
+    """Tests inside the real vLLM on the simulated NPU, which changes torch for the process."""
+    folder = ROOT / "packages" / "ascend-vllm-plugin" / "tests" / "engine"
+    variables = {**_npu(), "ASCEND_SIMULATED_NPU": "family=A3,kernels=reference"}
+    _pytest(session, environments.development(), ["-m", "engine_npu"], [folder], **variables)
 
 
 @nox.session

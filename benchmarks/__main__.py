@@ -112,6 +112,16 @@ def overhead() -> None:
         typer.echo(f"{cost.way:36} {cost.microseconds:8.2f} us {cost.ratio:6.2f}x")
 
 
+@app.command()
+def host_cost() -> None:
+    """Host time of our parts in a decode step on the simulated NPU, against vLLM's own."""
+    from benchmarks import host_cost as benchmark
+
+    costs = benchmark.measure()
+    benchmark.write(costs)
+    typer.echo(f"written: {benchmark.PAGE}, {benchmark.RAW}")
+
+
 def _ensure_checkpoint(directory: Path, dtype: str) -> None:
     if (directory / "model.safetensors").exists():
         return

@@ -38,7 +38,7 @@ SHARED = (
 PAGES = ("docs/*", "README.md", "CONTRIBUTING.md")
 BENCHMARKS = ("benchmarks/*",)
 
-WHOLE_STACK = ("engine", "serve")
+WHOLE_STACK = ("engine", "engine-npu", "serve")
 
 # Packages that declare operators; docs/ops.md is made from what these sessions record.
 OPERATOR_PACKAGES = ("ascend-ops-core", "ascend-fused-moe", "ascend-attention")

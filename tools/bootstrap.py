@@ -35,7 +35,9 @@ Usage: ./tools/dev TASK [ARGUMENTS]
                   the proofs of every operator: Triton's interpreter, the Ascend compiler,
                   torch_npu's schemas, the simulated NPU
   operators       whether docs/ops.md is what those sessions recorded (-- --write renews it)
-  engine, serve   tests inside the real vLLM; tests of its HTTP server and several processes
+  engine, engine-npu, serve
+                  tests inside the real vLLM: on the CPU, on the simulated NPU, and of its HTTP
+                  server and several processes
   bench           benchmarks (-- arguments)
   docs            build the documentation into .cache/site
   build           every wheel and source archive into dist/, checked

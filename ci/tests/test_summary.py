@@ -51,7 +51,7 @@ def test_chains_hold_every_session_once_and_wheels_in_one() -> None:
     first, *rest = side_by_side
     assert first == [one for one in runner.all_sessions() if one.startswith("tests-ascend-")]
     assert all(len(chain) == 1 for chain in rest)
-    assert rest[:2] == [["engine"], ["serve"]]
+    assert rest[:3] == [["engine"], ["engine-npu"], ["serve"]]
     assert after == ["operators"]
 
 

@@ -124,3 +124,14 @@ def test_an_unknown_block_size_is_refused(device: str, block: int) -> None:
 def test_every_figure_names_its_source() -> None:
     for device in DEVICE_CACHES:
         assert all(sizes.source for _, sizes in describe(device))
+
+
+@pytest.mark.parametrize("device", sorted(DEVICE_CACHES))
+def test_rows_keep_the_model_s_dtype_if_asked(device: str) -> None:
+    """Blocks stay those of the family; states are float32 always."""
+    fixed = caches(4, device=device)
+    kept = caches(4, device=device, keep_dtype=True)
+    for role, kind in kept.items():
+        is_state = role in (CacheRole.COMPRESSOR_STATE, CacheRole.INDEX_STATE)
+        assert kind.dtype == (torch.float32 if is_state else torch.bfloat16)
+        assert kind.block_tokens == fixed[role].block_tokens

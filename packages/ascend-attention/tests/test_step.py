@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from ascend_attention.step import ClosedEntries, StepLayout
+from ascend_attention.step import ClosedEntries, StepLayout, UniformLayout
+from ascend_ops_core import InvalidInputError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,50 @@ def test_layout_equals_loops(batch: list[tuple[int, int]]) -> None:
     assert layout.query_lens.tolist() == [new for _, new in batch]
     assert layout.starts.tolist() == [start for start, _ in batch]
     assert layout.request.dtype == layout.position.dtype == torch.int64
+
+
+@given(BATCHES)
+def test_what_the_host_knows_of_all_tokens(batch: list[tuple[int, int]]) -> None:
+    layout = layout_of(batch)
+    positions = [p for start, new in batch for p in range(start, start + new)]
+    assert layout.least_position == min(positions, default=0)
+    assert layout.longest_context == max((p + 1 for p in positions), default=0)
+
+
+# Context lengths after a step of the same number of tokens of each request; 0 is padding.
+UNIFORM = st.tuples(st.integers(1, 5), st.lists(st.integers(0, 300), min_size=1, max_size=5))
+
+
+@given(UNIFORM, st.sampled_from([4, 128, 3]))
+def test_a_uniform_step_of_lengths_that_only_the_device_knows(
+    batch: tuple[int, list[int]], ratio: int
+) -> None:
+    width, before = batch
+    lens = [start + width for start in before]
+    known = layout_of([(start, width) for start in before])
+    layout = UniformLayout(torch.tensor(lens, dtype=torch.int32), width, max_context=1000)
+    assert layout.num_tokens == known.num_tokens
+    assert torch.equal(layout.request, known.request)
+    assert torch.equal(layout.position, known.position)
+    assert torch.equal(layout.visible_entries(ratio), known.visible_entries(ratio))
+    assert (layout.least_position, layout.longest_context) == (0, 1000)
+    places, closed = ClosedEntries.of(layout, ratio), ClosedEntries.of(known, ratio)
+    assert places.real is not None
+    assert len(places) == layout.num_tokens
+    assert places.request[places.real].tolist() == closed.request.tolist()
+    assert places.entry[places.real].tolist() == closed.entry.tolist()
+    with pytest.raises(InvalidInputError, match="on the device"):
+        _ = layout.starts
+
+
+def test_padding_of_a_uniform_step_sees_and_completes_nothing() -> None:
+    layout = UniformLayout(torch.tensor([8, 0]), 4, max_context=1000)
+    assert layout.position.tolist() == [4, 5, 6, 7, -4, -3, -2, -1]
+    assert layout.visible_entries(4)[4:].max() <= 0
+    closed = ClosedEntries.of(layout, 4)
+    assert closed.real is not None
+    assert closed.real.tolist() == [False, False, False, True, False, False, False, False]
+    assert closed.entry.min() >= 0
 
 
 @given(BATCHES, st.sampled_from([4, 128, 3]))

@@ -74,7 +74,7 @@ def test_a_deepseek_that_cannot_be_served_stops_here(monkeypatch: pytest.MonkeyP
 
 def test_another_block_size_is_refused() -> None:
     given = config(block_size=128, user_specified_block_size=True)
-    with pytest.raises(InvalidInputError, match=r"block_size=128.*256 tokens.*unset"):
+    with pytest.raises(InvalidInputError, match=r"block_size=128.*a CPU.*256 tokens.*unset"):
         AscendReferencePlatform.check_and_update_config(given)
     given = config(block_size=256, user_specified_block_size=True)
     AscendReferencePlatform.check_and_update_config(given)

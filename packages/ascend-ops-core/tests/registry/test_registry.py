@@ -13,6 +13,7 @@ import torch
 from ascend_ops_core import InvalidInputError
 from ascend_ops_core.cases import Case, cases_of
 from ascend_ops_core.devices import DeviceFacts, facts_of
+from ascend_ops_core.launch import use_definitions
 from ascend_ops_core.registry import Operator, declare, find, operators
 from ascend_ops_core.support import SUPPORTED, Support, first_refusal, refuse
 
@@ -131,6 +132,28 @@ def test_a_family_without_triton(scale: Operator) -> None:
 def test_bind_returns_the_implementation_itself(scale: Operator) -> None:
     call = scale.bind(facts_of("A2"), torch.empty(2, 2, device="meta"), 2.0)
     assert call is sys.modules[f"{FAMILY}.kernels"].scale  # type: ignore[attr-defined]
+
+
+def test_definitions_take_the_place_of_kernels_where_those_cannot_run(scale: Operator) -> None:
+    """Chosen as before; only what would launch a kernel goes to the runner."""
+    seen = []
+
+    def run(definition: Any, args: tuple[Any, ...]) -> Any:
+        seen.append(definition)
+        return definition(*args)
+
+    x = torch.ones(2, 2)
+    assert scale._on_npu(x, 2.0).tolist() == [[202, 202]] * 2
+    use_definitions(run)
+    try:
+        assert scale._on_npu(x, 2.0).tolist() == [[2, 2]] * 2
+        assert scale.bind(facts_of("A2"), x, 2.0)(x, 3.0).tolist() == [[3, 3]] * 2
+        assert seen == [scale.reference] * 2
+        assert scale._on_npu(x.half(), 2.0).tolist() == [[102, 102]] * 2
+        assert len(seen) == 2
+    finally:
+        use_definitions(None)
+    assert scale._on_npu(x, 2.0).tolist() == [[202, 202]] * 2
 
 
 def test_a_slower_choice_is_logged_once(scale: Operator, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""The Ascend stack as a vLLM plugin; today it serves DeepSeek-V4 on a CPU.
+"""The Ascend stack as a vLLM plugin: DeepSeek-V4 on a CPU, and on a simulated NPU.
 
 vLLM calls :func:`register_platform` wherever it asks what device it runs on, and
 :func:`register` in every process that loads models. Importing this package imports neither torch
@@ -15,33 +15,45 @@ __all__ = ["__version__", "register", "register_platform"]
 
 logger = logging.getLogger(__name__)
 
+NPU_PLATFORM = "ascend_vllm_plugin.npu.platform.AscendNPUPlatform"
+REFERENCE_PLATFORM = "ascend_vllm_plugin.platform.AscendReferencePlatform"
+
 
 def register_platform() -> str | None:
     """Entry point of ``vllm.platform_plugins``.
 
     Returns:
-        The qualified name of the CPU reference platform where vLLM is a CPU build, else None:
-        another accelerator's vLLM is left alone.
+        The qualified name of the NPU platform where an NPU is found or ``ASCEND_SIMULATED_NPU``
+        asks for the simulated one, which this process then has; of the CPU reference platform
+        where vLLM is a CPU build; else None: another accelerator's vLLM is left alone.
 
     Raises:
         Exception: whatever made the decision impossible, after logging it, since vLLM swallows
             exceptions here and would quietly run its stock platform.
     """
     try:
-        from ascend_vllm_plugin.detection import vllm_is_cpu_build
+        from ascend_vllm_plugin import detection
+        from ascend_vllm_plugin.npu import simulated
 
-        if not vllm_is_cpu_build():
+        if simulated.asked_for():
+            simulated.install()
+            return NPU_PLATFORM
+        if detection.vllm_is_of_another_accelerator():
+            return None
+        if detection.npu_found():
+            return NPU_PLATFORM
+        if not detection.vllm_is_cpu_build():
             return None
     except Exception as error:
         logger.error(
-            "the Ascend platform plugin cannot tell what device vLLM was built for (%s: %s), so "
-            "vLLM falls back to its stock platform, which cannot serve DeepSeek-V4 on a CPU. Run "
+            "the Ascend platform plugin cannot tell what device vLLM shall use (%s: %s), so vLLM "
+            "falls back to its stock platform, which cannot serve DeepSeek-V4. Run "
             "'ascend-vllm doctor'.",
             type(error).__name__,
             error,
         )
         raise
-    return "ascend_vllm_plugin.platform.AscendReferencePlatform"
+    return REFERENCE_PLATFORM
 
 
 def register() -> None:
@@ -49,11 +61,17 @@ def register() -> None:
 
     Does nothing where another accelerator's vLLM is installed.
     """
-    if register_platform() is None:
+    platform = register_platform()
+    if platform is None:
         return
     from ascend_models_deepseek.vllm import register as register_deepseek
 
-    from ascend_vllm_plugin.compat.expand_kernel import repair_expand_kernel
+    if platform == NPU_PLATFORM:
+        from ascend_ops_core.vllm import register as register_layers
 
+        register_layers()
+    else:
+        from ascend_vllm_plugin.compat.expand_kernel import repair_expand_kernel
+
+        repair_expand_kernel()
     register_deepseek()
-    repair_expand_kernel()

@@ -116,6 +116,11 @@ class Engine:
         """The scheduler of the in-process engine core."""
         return self.engine.engine_core.engine_core.scheduler
 
+    @property
+    def runner(self) -> Any:
+        """The model runner of the in-process worker."""
+        return self.engine.engine_core.engine_core.model_executor.driver_worker.model_runner
+
     def metric(self, name: str) -> float:
         """Sum a counter over its labels; metrics live as long as the process, so compare deltas.
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
-from ascend_attention.ops.mla import mla_epilogue, mla_prologue
+from ascend_attention.layers.prologue import split_prologue
+from ascend_attention.ops.mla import mla_epilogue
 from ascend_attention.vllm.dsa import DSAAttention, DSAShape
 from ascend_attention.vllm.dsa.impl import DSAInputs
 from torch import nn
@@ -63,13 +64,23 @@ class DeepseekV4Attention(nn.Module):
                 build.rotary.compress,
                 dtype,
             )
-        shape = DSAShape(ratio, shard.num_heads, width, spec.sliding_window, spec.index_head_dim)
+        # The 8-bit rows of a device family need kernels that quantise while they write.
+        shape = DSAShape(
+            ratio,
+            shard.num_heads,
+            width,
+            spec.sliding_window,
+            spec.index_head_dim,
+            build.device,
+            build.block_tokens,
+            keep_dtype=True,
+        )
         self.dsa = DSAAttention(shape, self.attn_sink, self.compressor, self.indexer, dtype, prefix)
 
     def forward(self, hidden: torch.Tensor, rotation: StepRotation) -> torch.Tensor:
         """``[T, H]`` from the layer's normed input ``[T, H]``."""
         cos, sin = rotation.compress if self.compressed else rotation.main
-        prologue = mla_prologue(
+        prologue = split_prologue(
             hidden, self.wqa_wkv, self.wq_b, self.q_norm, self.kv_norm, self.norm_eps, cos, sin
         )
         out = self.dsa(DSAInputs(hidden, *prologue, cos, sin))

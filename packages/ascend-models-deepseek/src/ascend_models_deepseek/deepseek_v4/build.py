@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from ascend_ops_core.devices import current_facts
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.distributed import (
@@ -29,6 +30,8 @@ class Build:
         rotary: tables shared by all layers.
         dtype: dtype of the projections; norms, sinks and hyper-connections are float32.
         tensor_parallel: block outputs are partial sums over the tensor-parallel group.
+        device: device family of the cache table.
+        block_tokens: tokens per compressed block.
     """
 
     spec: DeepseekV4Spec
@@ -36,6 +39,8 @@ class Build:
     rotary: RotaryTables
     dtype: torch.dtype
     tensor_parallel: bool
+    device: str
+    block_tokens: int
 
     @classmethod
     def of(
@@ -50,7 +55,16 @@ class Build:
             RotaryTables(spec, vllm_config.model_config.max_model_len),
             vllm_config.model_config.dtype,
             size > 1,
+            cache_family(),
+            vllm_config.cache_config.block_size,
         )
+
+
+def cache_family() -> str:
+    """Device family of the cache table for the platform that vLLM runs on."""
+    from vllm.platforms import current_platform
+
+    return current_facts().family if current_platform.device_type == "npu" else "cpu"
 
 
 def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:

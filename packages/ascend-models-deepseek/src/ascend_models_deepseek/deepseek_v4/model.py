@@ -9,6 +9,7 @@ import torch
 from ascend_ops_core.cpu_kernels import follow_torch_threads
 from ascend_ops_core.layers.hyper_connection import HyperHead
 from ascend_ops_core.ops.norm import rms_norm
+from ascend_ops_core.static_buffers import StaticBuffers
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
@@ -21,6 +22,8 @@ from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embeddin
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config
 from ascend_models_deepseek.deepseek_v4.weights import main_table
+
+_MTP_HIDDEN = "mtp_hidden"
 
 
 class DeepseekV4Model(nn.Module):
@@ -82,6 +85,13 @@ class AscendDeepseekV4ForCausalLM(nn.Module):
         self.logits_processor = LogitsProcessor(spec.vocab_size)
         self._mtp_hidden: torch.Tensor | None = None
         self._keep_mtp_hidden = vllm_config.speculative_config is not None
+        self.static_buffers = StaticBuffers()
+        device = self.model.norm.device
+        if self._keep_mtp_hidden and device.type != "cpu":
+            # A graph writes where it wrote when it was captured, so the draft must read there.
+            tokens = vllm_config.scheduler_config.max_num_batched_tokens
+            width = spec.hc_mult * spec.hidden_size
+            self.static_buffers.add(_MTP_HIDDEN, (tokens, width), dtype, device, every_step=False)
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         """``[T, H]`` embeddings."""
@@ -97,7 +107,9 @@ class AscendDeepseekV4ForCausalLM(nn.Module):
     ) -> torch.Tensor:
         """Final hidden states ``[T, H]``."""
         hidden, streams = self.model(input_ids, positions)
-        if self._keep_mtp_hidden:
+        if _MTP_HIDDEN in self.static_buffers:
+            self.static_buffers.fill(_MTP_HIDDEN, streams.flatten(1))
+        elif self._keep_mtp_hidden:
             self._mtp_hidden = streams.flatten(1)
         return hidden
 
@@ -106,7 +118,12 @@ class AscendDeepseekV4ForCausalLM(nn.Module):
         return self.logits_processor(self.lm_head, hidden_states)
 
     def get_mtp_target_hidden_states(self) -> torch.Tensor | None:
-        """Streams ``[T, n * H]`` of the last forward, which the MTP draft continues."""
+        """Streams ``[T, n * H]`` of the last forward, which the MTP draft continues.
+
+        On a device there may be more rows, which are of no step.
+        """
+        if _MTP_HIDDEN in self.static_buffers:
+            return self.static_buffers[_MTP_HIDDEN]
         return self._mtp_hidden
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -195,3 +197,36 @@ def test_installing_again() -> None:
         simulated_npu.install(devices=0)
     with pytest.raises(InvalidInputError, match="known are"):
         simulated_npu.install(kernels="magic")  # type: ignore[arg-type]
+
+
+def test_a_device_block_reaches_every_factory() -> None:
+    """As it must where nothing entered such a block before the device was installed."""
+    program = (
+        "import torch\n"
+        "from ascend_ops_core.testing import simulated_npu\n"
+        "simulated_npu.install('A2', kernels='reference', with_contract=False)\n"
+        "with torch.device('npu'):\n"
+        "    made = [torch.empty(2), torch.zeros(2), torch.tensor([1]), torch.arange(3)]\n"
+        "    made.append(torch.nn.Linear(2, 2).weight)\n"
+        "print({str(one.device) for one in made})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "{'npu:0'}\n"
+
+
+def test_a_copy_to_the_host_that_does_not_wait() -> None:
+    x = torch.randn(3, 4, device="npu")
+    before = counters()
+    copies = [
+        x.t().to("cpu", non_blocking=True),
+        x[:, ::2].to("cpu", torch.float64, non_blocking=True),
+    ]
+    done = counters() - before
+    assert (done.device_to_host, done.synchronisations) == (2, 0)
+    assert all(one.is_pinned() for one in copies)
+    assert copies[0].stride() == (1, 4)
+    assert torch.equal(copies[0], x.cpu().t())
+    assert torch.equal(copies[1], x.cpu()[:, ::2].double())
+    assert (counters() - before).synchronisations == 2

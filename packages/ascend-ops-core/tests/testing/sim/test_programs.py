@@ -146,6 +146,39 @@ def test_a_script_and_the_processes_that_it_starts(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["3 Ascend950PR_957c ['--x']", "3 reference"]
 
 
+def test_operators_run_their_definition_where_kernels_do_not(tmp_path: Path) -> None:
+    """In place and out of place; a launch that is no operator's is still refused."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "from ascend_ops_core import InvalidInputError\n"
+        "from ascend_ops_core.launch import launch\n"
+        "from ascend_ops_core.ops.hadamard import hadamard\n"
+        "from ascend_ops_core.ops.slot_mapping import compute_slot_mapping\n"
+        "from ascend_ops_core.testing.simulated_npu import counters\n"
+        "x = torch.eye(4, device='npu')\n"
+        "y = hadamard(x, block=4, scale=1.0)\n"
+        "print(y.device, y[1].tolist())\n"
+        "slots = torch.full((4,), 7, device='npu')\n"
+        "start = torch.tensor([0, 3], dtype=torch.int32, device='npu')\n"
+        "table = torch.tensor([[5, 6]], dtype=torch.int32, device='npu')\n"
+        "compute_slot_mapping(slots, start, torch.arange(3, device='npu'), table, 2)\n"
+        "print(slots.tolist(), counters().launches)\n"
+        "try:\n"
+        "    launch(None, 1, {}, {})\n"
+        "except InvalidInputError as error:\n"
+        "    print('refused')\n"
+    )
+    done = _run("--kernels", "reference", str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "npu:0 [1.0, -1.0, 1.0, -1.0]",
+        "[10, 11, 12, -1] 0",
+        "refused",
+    ]
+    assert done.stderr.count("run their definition in torch instead") == 1
+
+
 def test_an_unknown_family_is_refused(tmp_path: Path) -> None:
     done = _run("--family", "A9", str(tmp_path / "absent.py"))
     assert done.returncode == 1

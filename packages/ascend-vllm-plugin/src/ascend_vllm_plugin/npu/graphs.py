@@ -100,9 +100,11 @@ class ACLGraphWrapper(CUDAGraphWrapper):
         rows = descriptor.num_tokens
         inputs = {name: _place(tensor) for name, tensor in _named_tensors(args, kwargs)}
         buffers = [(one, one.snapshot(rows)) for one in self._buffers()]
-        graph = torch.npu.NPUGraph()
-        with torch.npu.graph(graph, pool=self.graph_pool):
+        npu: Any = torch.npu  # type: ignore[attr-defined]
+        graph = npu.NPUGraph()
+        with npu.graph(graph, pool=self.graph_pool):
             output = self.runnable(*args, **kwargs)
+        _forget_derived(get_forward_context().attn_metadata)
         _refuse_leftovers(graph, output, rows)
         self._captured[descriptor] = _Captured(graph, output, inputs, buffers)
         logger.debug("captured a graph for %s", descriptor)
@@ -153,6 +155,14 @@ def _named_tensors(
 
 def _place(tensor: torch.Tensor) -> _Place:
     return _Place(tensor.data_ptr(), tuple(tensor.shape))
+
+
+def _forget_derived(attn_metadata: Any) -> None:
+    """Let metadata drop what it computed inside the region, which belongs to the graph."""
+    if isinstance(attn_metadata, Mapping):
+        for one in attn_metadata.values():
+            if hasattr(one, "forget"):
+                one.forget()
 
 
 def _refuse_leftovers(graph: Any, output: Any, rows: int) -> None:

@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from vllm.config import VllmConfig
-from vllm.v1.attention.backend import AttentionMetadataBuilder, CommonAttentionMetadata
+from vllm.v1.attention.backend import (
+    AttentionCGSupport,
+    AttentionMetadataBuilder,
+    CommonAttentionMetadata,
+)
 from vllm.v1.kv_cache_interface import KVCacheSpec
 
-from ascend_attention.step import StepLayout
+from ascend_attention.step import StepLayout, UniformLayout
 from ascend_attention.vllm.compat import PagedRowsBackend
-from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata, build_metadata
+from ascend_attention.vllm.dsa.metadata import DeferredDSAMetadata, build_metadata
 
 _latest: StepLayout | None = None
 
 
-def _step_layout(query_start: torch.Tensor, seq_lens: torch.Tensor) -> StepLayout:
+def _step_layout(
+    query_start: torch.Tensor, seq_lens: torch.Tensor, device: torch.device
+) -> StepLayout:
     """The step's layout, built by the first of the builders that ask for the same batch."""
     global _latest
     latest = _latest
     if (
         latest is None
+        or latest.position.device != device
         or not torch.equal(latest.query_start, query_start)
         or not torch.equal(latest.seq_lens, seq_lens)
     ):
-        latest = _latest = StepLayout.build(query_start, seq_lens)
+        latest = _latest = StepLayout.build(query_start, seq_lens, device)
     return latest
 
 
-class AscendDSAMetadataBuilder(AttentionMetadataBuilder[AscendDSAMetadata]):
+class AscendDSAMetadataBuilder(AttentionMetadataBuilder[DeferredDSAMetadata]):
     """Turns the scheduler's ragged output into fixed indices, once per step and cache kind."""
 
     # Any query length is one code path, so decodes need not be sorted to the front.
     reorder_batch_threshold = None
+    _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH
 
     def __init__(
         self,
@@ -45,22 +54,45 @@ class AscendDSAMetadataBuilder(AttentionMetadataBuilder[AscendDSAMetadata]):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         layers = vllm_config.compilation_config.static_forward_context
         self.kind = layers[layer_names[0]].kind
+        self.max_context = vllm_config.model_config.max_model_len
 
     def build(
         self,
         common_prefix_len: int,
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,
-    ) -> AscendDSAMetadata:
+    ) -> DeferredDSAMetadata:
+        return self._deferred(common_attn_metadata, lambda: self._layout(common_attn_metadata))
+
+    def build_for_cudagraph_capture(
+        self, common_attn_metadata: CommonAttentionMetadata
+    ) -> DeferredDSAMetadata:
+        """Metadata that a graph computes from vLLM's own buffers, whatever a step puts there."""
         common = common_attn_metadata
+        lens = common.seq_lens[: common.num_reqs]
+        return self._deferred(
+            common, lambda: UniformLayout(lens, common.max_query_len, self.max_context)
+        )
+
+    def _deferred(
+        self, common: CommonAttentionMetadata, layout: Callable[[], StepLayout]
+    ) -> DeferredDSAMetadata:
+        table = common.block_table_tensor[: common.num_reqs]
+        slots = common.slot_mapping
+        return DeferredDSAMetadata(lambda: build_metadata(self.kind, layout(), table, slots))
+
+    def _layout(self, common: CommonAttentionMetadata) -> StepLayout:
         requests = common.num_reqs
-        layout = _step_layout(
-            common.query_start_loc_cpu[: requests + 1].long(),
-            common.seq_lens[:requests].cpu().long(),
-        )
-        return build_metadata(
-            self.kind, layout, common.block_table_tensor[:requests], common.slot_mapping
-        )
+        query_start = common.query_start_loc_cpu[: requests + 1].long()
+        seq_lens = common.seq_lens[:requests]
+        if not seq_lens.is_cpu:
+            # What the host knows is not fetched from the device. Between two draft tokens it does
+            # not know how many drafts were accepted; a sliding window can do without.
+            if common._seq_lens_cpu is not None:
+                seq_lens = common._seq_lens_cpu[:requests]
+            elif self.kind.compress_ratio == 0 and bool((query_start.diff() == 1).all()):
+                return UniformLayout(seq_lens, 1, self.max_context)
+        return _step_layout(query_start, seq_lens.cpu().long(), common.seq_lens.device)
 
 
 class AscendDSABackend(PagedRowsBackend):

@@ -54,7 +54,7 @@ class PagedCacheLayer(torch.nn.Module, AttentionLayerBase):
                 f"no attention metadata for {self.prefix!r}; metadata exists for "
                 f"{sorted(by_layer)}. The cache is in no KV cache group of this step."
             )
-        return by_layer[self.prefix]
+        return by_layer[self.prefix].get()
 
 
 class AscendDeepseekV4SWACache(PagedCacheLayer):

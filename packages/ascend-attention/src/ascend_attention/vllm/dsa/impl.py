@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -12,10 +12,12 @@ from ascend_attention.caches import CacheRole
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
 from ascend_attention.ops.indexer import select_entries
-from ascend_attention.ops.paged_rows import gather_rows, locate_rows, write_rows
+from ascend_attention.ops.paged_rows import locate_rows, write_rows
 from ascend_attention.ops.sparse_attention import RowSource, sparse_attention
+from ascend_attention.overlap import run
 from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
 from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata
+from ascend_attention.vllm.dsa.plans import IndexerOverlapPlan
 
 
 class DSAInputs(NamedTuple):
@@ -65,57 +67,128 @@ class AscendDSAImpl:
 
     def forward(self, inputs: DSAInputs) -> torch.Tensor:
         """``[T, heads, D]``."""
-        window = self.caches[CacheRole.SLIDING_WINDOW]
-        meta = window.metadata()
-        if meta is None:
+        # All of it is made here, on the main stream, which every other one waits for.
+        of_step = [cache.metadata() for cache in self.caches.values()]
+        if of_step[0] is None:
             return torch.zeros_like(inputs.query)
-        tokens = meta.layout.num_tokens
-        _write_tokens(window, meta, inputs.kv[:tokens])
-        assert meta.read is not None
-        sources = [RowSource(window.kv_cache, meta.read, meta.read_valid)]
+        tokens = of_step[0].layout.num_tokens
+        step = inputs._replace(
+            hidden=inputs.hidden[:tokens],
+            q_latent=inputs.q_latent[:tokens],
+            query=inputs.query[:tokens],
+            kv=inputs.kv[:tokens],
+            cos=inputs.cos[:tokens],
+            sin=inputs.sin[:tokens],
+        )
+        out = torch.empty_like(inputs.query)
+        if self.indexer is None:
+            self._write_window(step)
+            self._compress(step)
+            self._attend(step, self._all_entries(), out)
+        else:
+            self._with_indexer(self.indexer, step, out)
+        # Padding rows beyond the step's tokens must not carry garbage into the collectives.
+        out[tokens:] = 0
+        return out
+
+    def _with_indexer(self, indexer: DeepseekV4Indexer, step: DSAInputs, out: torch.Tensor) -> None:
+        keys = self.caches[CacheRole.INDEX_KEY]
+        made: dict[str, torch.Tensor] = {}
+
+        def compress_keys() -> None:
+            _compress(indexer.compressor, self.caches[CacheRole.INDEX_STATE], keys, step.hidden)
+
+        def query() -> None:
+            made["query"], made["weights"] = indexer.query(
+                step.hidden, step.q_latent, step.cos, step.sin
+            )
+
+        def select() -> None:
+            meta = _metadata(keys)
+            made["entries"] = select_entries(
+                made["query"],
+                made["weights"],
+                keys.kv_cache,
+                meta.block_table,
+                meta.layout,
+                indexer.ratio,
+                indexer.top_k,
+                most_entries=_most_entries(keys, meta),
+            )
+
+        def attend() -> None:
+            entries = made["entries"]
+            if entries.device.type != "cpu":
+                # It was allocated on the indexer's stream, and is read on this one.
+                entries.record_stream(_current_stream(entries.device))
+            self._attend(step, self._chosen_entries(indexer, entries), out)
+
+        run(
+            IndexerOverlapPlan,
+            {
+                "index_compress": compress_keys,
+                "index_query": query,
+                "select_entries": select,
+                "write_window": lambda: self._write_window(step),
+                "compress": lambda: self._compress(step),
+                "attend": attend,
+            },
+            out.device,
+        )
+
+    def _write_window(self, step: DSAInputs) -> None:
+        window = self.caches[CacheRole.SLIDING_WINDOW]
+        _write_tokens(window, _metadata(window), step.kv)
+
+    def _compress(self, step: DSAInputs) -> None:
         if self.compressor is not None:
             _compress(
                 self.compressor,
                 self.caches[CacheRole.COMPRESSOR_STATE],
                 self.caches[CacheRole.COMPRESSED],
-                inputs.hidden[:tokens],
+                step.hidden,
             )
-            sources.append(self._compressed_source(inputs, tokens))
-        out = torch.empty_like(inputs.query)
-        out[:tokens] = sparse_attention(inputs.query[:tokens], sources, self.sinks, self.scale)
-        # Padding rows beyond the step's tokens must not carry garbage into the collectives.
-        out[tokens:] = 0
-        return out
 
-    def _compressed_source(self, inputs: DSAInputs, tokens: int) -> RowSource:
+    def _attend(self, step: DSAInputs, entries: RowSource | None, out: torch.Tensor) -> None:
+        window = self.caches[CacheRole.SLIDING_WINDOW]
+        meta = _metadata(window)
+        assert meta.read is not None
+        sources = [RowSource(window.kv_cache, meta.read, meta.read_valid)]
+        if entries is not None:
+            sources.append(entries)
+        out[: step.query.shape[0]] = sparse_attention(step.query, sources, self.sinks, self.scale)
+
+    def _all_entries(self) -> RowSource | None:
+        if self.compressor is None:
+            return None
         cache = self.caches[CacheRole.COMPRESSED]
         meta = _metadata(cache)
-        if self.indexer is None:
-            assert meta.visible is not None
-            return RowSource(cache.kv_cache, *meta.visible)
-        keys = self.caches[CacheRole.INDEX_KEY]
-        hidden = inputs.hidden[:tokens]
-        _compress(self.indexer.compressor, self.caches[CacheRole.INDEX_STATE], keys, hidden)
-        query, weights = self.indexer.query(
-            hidden, inputs.q_latent[:tokens], inputs.cos[:tokens], inputs.sin[:tokens]
-        )
-        entry = select_entries(
-            query,
-            weights,
-            keys.kv_cache,
-            _metadata(keys).block_table,
-            meta.layout,
-            self.indexer.ratio,
-            self.indexer.top_k,
-        )
-        chosen = entry >= 0
+        assert meta.visible is not None
+        return RowSource(cache.kv_cache, *meta.visible)
+
+    def _chosen_entries(self, indexer: DeepseekV4Indexer, entry: torch.Tensor) -> RowSource:
+        cache = self.caches[CacheRole.COMPRESSED]
+        meta = _metadata(cache)
+        # Every token sees at least as many entries as there are places.
+        full = (meta.layout.least_position + 1) // indexer.ratio >= entry.shape[1]
         index = locate_rows(
             meta.block_table,
             meta.layout.request.unsqueeze(-1),
             entry.clamp(min=0),
             cache.kind.rows_per_block,
         )
-        return RowSource(cache.kv_cache, index, None if bool(chosen.all()) else chosen)
+        return RowSource(cache.kv_cache, index, None if full else entry >= 0)
+
+
+def _current_stream(device: torch.device) -> Any:
+    return getattr(torch, device.type).current_stream(device)
+
+
+def _most_entries(keys: PagedCacheLayer, meta: AscendDSAMetadata) -> int:
+    """Entries of the longest request, as far as the host knows and the block table reaches."""
+    table = _metadata(keys).block_table
+    reach = table.shape[1] * keys.kind.rows_per_block
+    return max(1, min(meta.layout.longest_context // keys.kind.ratio, reach))
 
 
 def _metadata(cache: PagedCacheLayer) -> AscendDSAMetadata:
@@ -144,6 +217,7 @@ def _compress(
     assert state_meta.read is not None
     assert entry_meta.write is not None
     if len(state_meta.closed):
-        rows = gather_rows(state.kv_cache, state_meta.read)
-        closed = compressor.finish(rows, state_meta.closed.entry, hidden.dtype)
+        closed = compressor.finish_paged(
+            state.kv_cache, state_meta.read, state_meta.closed.entry, hidden.dtype
+        )
         write_rows(entries.kv_cache, closed, entry_meta.write)

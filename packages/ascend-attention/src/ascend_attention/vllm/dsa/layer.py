@@ -40,6 +40,7 @@ class DSAShape:
         index_head_dim: width of an indexer key.
         device: device family of the cache table.
         block_tokens: tokens per compressed block, or None for the family's default.
+        keep_dtype: caches keep the model's dtype, whatever the family fixes.
     """
 
     compress_ratio: int
@@ -49,6 +50,7 @@ class DSAShape:
     index_head_dim: int
     device: str = "cpu"
     block_tokens: int | None = None
+    keep_dtype: bool = False
 
 
 class DSAAttention(nn.Module):
@@ -81,6 +83,7 @@ class DSAAttention(nn.Module):
             dtype=dtype,
             device=shape.device,
             block_tokens=shape.block_tokens,
+            keep_dtype=shape.keep_dtype,
         )
         caches = {
             role: _LAYER_OF_ROLE[role](kind, f"{prefix}.{role}") for role, kind in kinds.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +20,8 @@ class AscendDSAMetadata(AttentionMetadata):
     Attributes:
         layout: the ragged batch.
         block_table: ``[R, nb]`` blocks of every request in this cache's group.
-        token_rows: tokens whose row is written, or None for all of them in order; padding slots
-            are dropped here.
+        token_rows: tokens whose row is written, or None for all of them in order. Padding slots are
+            dropped here on a CPU, and have a negative block on a device.
         write: where the rows go: a row per token, or per closed entry in a compressed cache.
         closed: entries that this step completes (compressed caches and states).
         read: rows that attention or the compressor reads: ``[T, window]`` of a sliding window,
@@ -37,6 +38,31 @@ class AscendDSAMetadata(AttentionMetadata):
     read: RowIndex | None = None
     read_valid: torch.Tensor | None = None
     visible: tuple[RowIndex, torch.Tensor | None] | None = None
+
+
+class DeferredDSAMetadata(AttentionMetadata):
+    """Metadata that is made when the first layer asks for it.
+
+    A step that replays a captured graph never asks, so it costs nothing there. Inside a captured
+    region the making becomes part of the graph.
+
+    Args:
+        make: makes the metadata, once a step.
+    """
+
+    def __init__(self, make: Callable[[], AscendDSAMetadata]) -> None:
+        self._make = make
+        self._made: AscendDSAMetadata | None = None
+
+    def get(self) -> AscendDSAMetadata:
+        """Return the metadata, made by the first call."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def forget(self) -> None:
+        """Drop what was made, whose tensors belong to the graph that was captured with them."""
+        self._made = None
 
 
 def build_metadata(
@@ -65,49 +91,49 @@ def build_metadata(
 
 def _entry_cache(meta: AscendDSAMetadata, kind: CacheKind) -> None:
     layout = meta.layout
-    meta.closed = ClosedEntries.of(layout, kind.ratio)
-    meta.write = locate_rows(
-        meta.block_table, meta.closed.request, meta.closed.entry, kind.rows_per_block
-    )
+    closed = meta.closed = ClosedEntries.of(layout, kind.ratio)
+    meta.write = locate_rows(meta.block_table, closed.request, closed.entry, kind.rows_per_block)
+    if closed.real is not None:
+        meta.write = meta.write._replace(block=torch.where(closed.real, meta.write.block, -1))
     if kind.role is CacheRole.COMPRESSED and kind.compress_ratio == 128:
         visible = layout.visible_entries(kind.ratio)
-        longest = int(visible.max()) if visible.numel() else 0
-        entry = torch.arange(longest).expand(visible.shape[0], longest)
-        seen = entry < visible.unsqueeze(-1)
+        longest = layout.longest_context // kind.ratio
+        entry = torch.arange(longest, device=visible.device).expand(visible.shape[0], longest)
         index = locate_rows(
             meta.block_table, layout.request.unsqueeze(-1), entry, kind.rows_per_block
         )
-        meta.visible = index, None if bool(seen.all()) else seen
+        all_seen = (layout.least_position + 1) // kind.ratio >= longest
+        meta.visible = index, None if all_seen else entry < visible.unsqueeze(-1)
 
 
 def _token_cache(meta: AscendDSAMetadata, kind: CacheKind, slot_mapping: torch.Tensor) -> None:
     layout = meta.layout
     slots = slot_mapping[: layout.num_tokens].long()
-    if bool((slots < 0).any()):
+    # Elsewhere dropping rows would wait for the device; a negative block writes nothing.
+    if slots.is_cpu and bool((slots < 0).any()):
         meta.token_rows = (slots >= 0).nonzero().squeeze(-1)
         slots = slots[meta.token_rows]
     block = torch.div(slots, kind.block_tokens, rounding_mode="floor")
     meta.write = RowIndex(block, slots - block * kind.block_tokens)
     if kind.role is CacheRole.SLIDING_WINDOW:
         assert kind.window is not None
-        back = torch.arange(kind.window - 1, -1, -1)
+        back = torch.arange(kind.window - 1, -1, -1, device=slots.device)
         position = layout.position.unsqueeze(-1) - back
-        meta.read, meta.read_valid = _rows_of(meta, kind, layout.request, position)
+        meta.read = _rows_of(meta, kind, layout.request, position)
+        meta.read_valid = None if layout.least_position >= kind.window - 1 else position >= 0
         return
     ratio = kind.compress_ratio
     meta.closed = ClosedEntries.of(layout, ratio)
     width = overlap_of(ratio) * ratio
     last = (meta.closed.entry + 1) * ratio
-    position = last.unsqueeze(-1) - torch.arange(width, 0, -1)
+    position = last.unsqueeze(-1) - torch.arange(width, 0, -1, device=last.device)
     # Rows before the first token belong to no window; the compressor ignores them by entry.
-    meta.read, _ = _rows_of(meta, kind, meta.closed.request, position)
+    meta.read = _rows_of(meta, kind, meta.closed.request, position)
 
 
 def _rows_of(
     meta: AscendDSAMetadata, kind: CacheKind, request: torch.Tensor, position: torch.Tensor
-) -> tuple[RowIndex, torch.Tensor | None]:
-    exists = position >= 0
-    index = locate_rows(
+) -> RowIndex:
+    return locate_rows(
         meta.block_table, request.unsqueeze(-1), position.clamp(min=0), kind.rows_per_block
     )
-    return index, None if bool(exists.all()) else exists

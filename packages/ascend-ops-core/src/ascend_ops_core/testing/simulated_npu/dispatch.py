@@ -6,7 +6,8 @@ that is an argument becomes that argument, one in an argument's storage becomes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -44,8 +45,8 @@ _waiting = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 class _Arguments:
     """The arguments of one call, aliased to the CPU."""
 
-    def __init__(self, op: torch._ops.OpOverload) -> None:
-        self.name = qualified_name(op)
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.device: int | None = None
         self.asked: int | None = None
@@ -61,7 +62,7 @@ class _Arguments:
             self.asked = index_of(value)
             return torch.device("cpu")
         if isinstance(value, (list, tuple)):
-            return type(value)(self.to_cpu(one) for one in value)
+            return _like(value, (self.to_cpu(one) for one in value))
         return value
 
     def _tensor(self, value: torch.Tensor) -> torch.Tensor:
@@ -101,7 +102,7 @@ class _Arguments:
         if isinstance(result, torch.Tensor):
             return self._result(result)
         if isinstance(result, (list, tuple)):
-            return type(result)(self.to_npu(one) for one in result)
+            return _like(result, (self.to_npu(one) for one in result))
         return result
 
     def _result(self, result: torch.Tensor) -> torch.Tensor:
@@ -129,18 +130,59 @@ def fallback(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     return _run(op, args, kwargs)
 
 
+def on_host_memory(call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Call a function with CPU tensors over the memory of npu tensors, as a kernel reads them.
+
+    What it writes to them is written to the npu tensors; results become npu tensors.
+    """
+    arguments = _Arguments(getattr(call, "__name__", repr(call)))
+    on_cpu = [arguments.to_cpu(one) for one in args]
+    arguments.check()
+    graph = capturing()
+    if graph is not None:
+        for _, alias in arguments.pairs:
+            graph.keep_contents(alias)
+    result = call(*on_cpu)
+    here = arguments.to_npu(result)
+    if graph is not None:
+        _record(graph, call, arguments, on_cpu, {}, result)
+    return here
+
+
+class _Operator:
+    """What the schema of an operator says, read once."""
+
+    def __init__(self, op: torch._ops.OpOverload) -> None:
+        schema = op._schema
+        overload = schema.overload_name
+        self.name = f"{schema.name}.{overload}" if overload else str(schema.name)
+        self.seeded = _seeded in op.tags
+        self.may_wait = bool(_waiting.intersection(op.tags))
+        self.tensors = [str(one.type) == "Tensor" for one in schema.arguments]
+        self.written = [
+            one.name
+            for one in schema.arguments
+            if one.alias_info is not None and one.alias_info.is_write
+        ]
+
+
+@cache
+def _operator(op: torch._ops.OpOverload) -> _Operator:
+    return _Operator(op)
+
+
 def qualified_name(op: torch._ops.OpOverload) -> str:
     """Return ``namespace::name.overload``."""
-    overload = op._schema.overload_name
-    return f"{op._schema.name}.{overload}" if overload else str(op._schema.name)
+    return _operator(op).name
 
 
 def _run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     COUNTERS.operators += 1
-    name = qualified_name(op)
+    known = _operator(op)
+    name = known.name
     if name in SPECIAL:
         return SPECIAL[name](*args, **kwargs)
-    arguments = _Arguments(op)
+    arguments = _Arguments(name)
     on_cpu = [arguments.to_cpu(one) for one in args]
     named = {key: arguments.to_cpu(one) for key, one in kwargs.items()}
     arguments.check()
@@ -155,7 +197,7 @@ def _run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, 
     if named.get("pin_memory"):
         raise RuntimeError(f"{name}: only CPU memory can be pinned")
     named.pop("pin_memory", None)
-    if op.tags and _waiting.intersection(op.tags) and _waits(name, args):
+    if known.may_wait and _waits(name, args):
         host_waits(name)
     return _done(op, arguments, on_cpu, named, kwargs)
 
@@ -172,14 +214,25 @@ def _done(
     if graph is not None:
         for target in _written(op, args, kwargs):
             graph.keep_contents(target)
+    given = len(arguments.pairs)
     if op.namespace == "npu":
         result = _run_torch_npu(op, args, kwargs)
     else:
         result = _call(op, args, kwargs, arguments, original_kwargs)
+    grown = [made for _, made in arguments.pairs[given:]]
     here = arguments.to_npu(result)
     if graph is not None and not op.is_view:
-        _record(graph, op, arguments, args, kwargs, result)
+        run = partial(_again, op, arguments.index)
+        _record(graph, run, arguments, args, kwargs, result, grown)
     return here
+
+
+def _again(op: torch._ops.OpOverload, device: int, /, *args: Any, **kwargs: Any) -> Any:
+    """Run a recorded call once more."""
+    if op.namespace == "npu":
+        return _run_torch_npu(op, list(args), kwargs)
+    with drawing_from(default_generator(device)):
+        return _with_scalars(op, list(args))(*args, **kwargs)
 
 
 def _written(
@@ -196,11 +249,12 @@ def _written(
 
 def _record(
     graph: NPUGraph,
-    op: torch._ops.OpOverload,
+    run: Callable[..., Any],
     arguments: _Arguments,
     args: list[Any],
     kwargs: Mapping[str, Any],
     result: Any,
+    grown: Sequence[torch.Tensor] = (),
 ) -> None:
     # A graph must not keep memory from outside alive, or its loss would go unnoticed.
     aliases = [alias for _, alias in arguments.pairs]
@@ -210,26 +264,21 @@ def _record(
     storages = {alias.untyped_storage()._cdata for alias in aliases}
     results = [one for one in _tensors(result) if one.untyped_storage()._cdata not in storages]
     places = {one.untyped_storage()._cdata for one in unowned.values()}
-    device = arguments.index
 
     def again() -> None:
-        if op.namespace == "npu":
-            values = _run_torch_npu(op, again_args, again_kwargs)
-        else:
-            with drawing_from(default_generator(device)):
-                values = _with_scalars(op, again_args)(*again_args, **again_kwargs)
+        values = run(*again_args, **again_kwargs)
         made = [one for one in _tensors(values) if one.untyped_storage()._cdata not in places]
         for old, new in zip(results, made, strict=True):
             old.copy_(new)
 
-    graph.add(arguments.name, again, aliases, results)
+    graph.add(arguments.name, again, aliases, [*results, *grown])
 
 
 def _replaced(value: Any, by_id: Mapping[int, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return by_id.get(id(value), value)
     if isinstance(value, (list, tuple)):
-        return type(value)(_replaced(one, by_id) for one in value)
+        return _like(value, (_replaced(one, by_id) for one in value))
     return value
 
 
@@ -252,7 +301,7 @@ def _call(
     """Call the CPU kernel, with random numbers of the device and room for ``out`` tensors."""
     call = _with_scalars(op, args)
     outs = _resizable_outs(op, kwargs, original_kwargs, only_empty=True)
-    if _seeded in op.tags and not _has_generator(args, kwargs):
+    if _operator(op).seeded and not _has_generator(args, kwargs):
         with drawing_from(default_generator(arguments.index)):
             result = call(*args, **kwargs)
     else:
@@ -271,8 +320,8 @@ def _call(
 
 def _with_scalars(op: torch._ops.OpOverload, args: list[Any]) -> Any:
     """The overload to call: Python numbers may stand for tensors here, but not in its schema."""
-    for argument, value in zip(op._schema.arguments, args, strict=False):
-        if isinstance(value, (int, float, complex)) and str(argument.type) == "Tensor":
+    for is_tensor, value in zip(_operator(op).tensors, args, strict=False):
+        if is_tensor and isinstance(value, (int, float, complex)):
             return op.overloadpacket
     return op
 
@@ -286,14 +335,13 @@ def _resizable_outs(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Put fresh CPU tensors in place of ``out`` tensors, whose aliases cannot grow."""
     outs = []
-    for argument in op._schema.arguments:
-        written = argument.alias_info is not None and argument.alias_info.is_write
-        original = original_kwargs.get(argument.name)
-        if written and isinstance(original, torch.Tensor) and original.device.type == "npu":
+    for name in _operator(op).written:
+        original = original_kwargs.get(name)
+        if isinstance(original, torch.Tensor) and original.device.type == "npu":
             if only_empty and original.numel() > 0:
                 continue
             made = torch.empty(0, dtype=original.dtype)
-            kwargs[argument.name] = made
+            kwargs[name] = made
             outs.append((original, made))
     return outs
 
@@ -307,6 +355,11 @@ def _run_torch_npu(op: torch._ops.OpOverload, args: list[Any], kwargs: dict[str,
             f"{qualified_name(op)}: the simulated NPU was installed without a torch_npu wheel"
         )
     return run(contract, op, args, kwargs)
+
+
+def _like(sequence: Any, items: Iterable[Any]) -> Any:
+    """A list, tuple or named tuple of the same kind."""
+    return type(sequence)(*items) if hasattr(sequence, "_fields") else type(sequence)(items)
 
 
 def _has_generator(args: list[Any], kwargs: dict[str, Any]) -> bool:

@@ -63,7 +63,7 @@ class _Region:
     outside: dict[int, tuple[Allocation, str]] = field(default_factory=dict)
     inside: dict[int, tuple[Made, Allocation]] = field(default_factory=dict)
     kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    unset: list[torch.Tensor] = field(default_factory=list)
+    owned: list[torch.Tensor] = field(default_factory=list)
 
 
 class _Current(threading.local):
@@ -115,10 +115,10 @@ class NPUGraph:
         with torch.inference_mode():
             for target, old in reversed(region.kept):
                 target.copy_(old)
-            for result in region.unset:
-                result.fill_(float("nan"))
+            for result in region.owned:
+                if result.is_floating_point():
+                    result.fill_(float("nan"))
         region.kept.clear()
-        region.unset.clear()
         here = MEMORY.of(self._device)
         allocated, peak = self._before
         alive = sum(one.size for _, one in region.inside.values() if not one.ended())
@@ -183,10 +183,10 @@ class NPUGraph:
         ``results`` are CPU aliases of memory that it makes; ``call`` fills them anew.
         """
         region = self._held()
-        for tensor in tensors:
-            self._note(region, name, tensor)
         for result in results:
             self._note_made(region, name, result)
+        for tensor in tensors:
+            self._note(region, name, tensor)
         region.calls.append(call)
 
     def keep_contents(self, target: torch.Tensor) -> None:
@@ -205,8 +205,7 @@ class NPUGraph:
             return
         made = Made(name, tuple(alias.shape), alias.dtype, alias.data_ptr())
         region.inside[allocation.start] = (made, allocation)
-        if alias.is_floating_point():
-            region.unset.append(alias)
+        region.owned.append(alias)
 
     def _note(self, region: _Region, name: str, tensor: torch.Tensor) -> None:
         allocation = MEMORY.at(tensor.data_ptr()) if tensor.numel() else None

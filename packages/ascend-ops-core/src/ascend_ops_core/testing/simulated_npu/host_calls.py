@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ascend_ops_core.testing.simulated_npu.aliases import to_cpu_alias
+from ascend_ops_core.testing.simulated_npu.aliases import to_cpu_alias, without_owning
 from ascend_ops_core.testing.simulated_npu.graphs import capturing
 
 
 def record_host_call(
     name: str,
-    call: Callable[[], object],
+    call: Callable[..., object],
     reads: Sequence[torch.Tensor],
     writes: Sequence[torch.Tensor],
 ) -> None:
@@ -20,14 +20,15 @@ def record_host_call(
 
     Args:
         name: what it is called in errors.
-        call: works on CPU aliases of the tensors, and may be called many times.
+        call: gets CPU aliases of ``reads`` and then of ``writes``; called again by every replay.
         reads: npu tensors that it reads.
-        writes: npu tensors that it writes; none of them is made by it.
+        writes: npu tensors that it writes.
     """
+    aliases = [to_cpu_alias(one) for one in (*reads, *writes)]
     graph = capturing()
     if graph is not None:
-        aliases = [to_cpu_alias(one) for one in writes]
-        for alias in aliases:
-            graph.keep_contents(alias)
-        graph.add(name, call, [*(to_cpu_alias(one) for one in reads), *aliases])
-    call()
+        for written in aliases[len(reads) :]:
+            graph.keep_contents(written)
+        unowned = [without_owning(one) for one in aliases]
+        graph.add(name, lambda: call(*unowned), aliases)
+    call(*aliases)

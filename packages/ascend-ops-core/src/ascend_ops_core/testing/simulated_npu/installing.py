@@ -10,7 +10,7 @@ import torch
 
 from ascend_ops_core.devices import facts_of, use_family
 from ascend_ops_core.errors import InvalidInputError
-from ascend_ops_core.launch import use_executor
+from ascend_ops_core.launch import use_definitions, use_executor
 from ascend_ops_core.testing.simulated_npu.state import (
     INSTALLED,
     Installation,
@@ -42,8 +42,8 @@ def install(
         family: device family; also what operators are chosen and tiled for in this process.
         devices: number of devices.
         kernels: ``"interpreter"`` runs Triton kernels through Triton's interpreter, for which
-            ``TRITON_INTERPRET=1`` must be set before Python starts; ``"reference"`` refuses
-            launches, for programs that ask :func:`kernels_mode` and take the operator's definition.
+            ``TRITON_INTERPRET=1`` must be set before Python starts; ``"reference"`` lets operators
+            run their definition where they would launch one, and refuses other launches.
         wheel: the torch_npu whose operators exist, see
             :func:`ascend_ops_core.testing.contract.open_wheel`.
         with_contract: False leaves torch_npu's operators out, and needs no wheel.
@@ -79,6 +79,14 @@ def install(
     INSTALLED.append(Installation(family, devices, kernels, contract))
     _install_device(devices, total)
     use_family(family)
+    if kernels == "reference":
+        from ascend_ops_core.testing.simulated_npu.launches import (
+            announce_definitions,
+            run_definition,
+        )
+
+        announce_definitions()
+        use_definitions(run_definition)
 
 
 def _check(devices: int, kernels: str) -> None:
@@ -135,6 +143,7 @@ def _install_device(devices: int, total: int) -> None:
     aten = torch.library.Library("aten", "IMPL")
     aten.impl("convolution_overrideable", special.convolution, "PrivateUse1")
     aten.impl("convolution_backward_overrideable", special.convolution_backward, "PrivateUse1")
+    aten.impl("_to_copy", special.to_copy, "PrivateUse1")
     # torch resolves lazily conjugated or negated tensors by copying them, so this must take them.
     for key in ("Conjugate", "Negative"):
         aten.impl("_copy_from", torch.library.fallthrough_kernel, key)

@@ -1,8 +1,11 @@
-"""Triton kernels on the simulated device: Triton's interpreter on aliased tensors."""
+"""Triton kernels on the simulated device: Triton's interpreter, or definitions, on host memory."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -11,8 +14,11 @@ from ascend_ops_core.launch import Launch
 from ascend_ops_core.testing.interpreter import interpret
 from ascend_ops_core.testing.simulated_npu.aliases import to_cpu_alias, without_owning
 from ascend_ops_core.testing.simulated_npu.counters import COUNTERS
+from ascend_ops_core.testing.simulated_npu.dispatch import on_host_memory
 from ascend_ops_core.testing.simulated_npu.graphs import capturing
 from ascend_ops_core.testing.simulated_npu.state import installation
+
+logger = logging.getLogger(__name__)
 
 
 def execute(launch: Launch) -> None:
@@ -25,7 +31,8 @@ def execute(launch: Launch) -> None:
         raise InvalidInputError(
             f"launch of {_name(launch)}",
             "the simulated NPU was installed with kernels='reference'",
-            "Ask kernels_mode() before launching, or install it with kernels='interpreter'.",
+            "Launch through an operator, which runs its definition then, or install the device "
+            "with kernels='interpreter'.",
         )
     COUNTERS.launches += 1
     aliased = {name: _alias(name, value) for name, value in launch.arguments.items()}
@@ -38,6 +45,19 @@ def execute(launch: Launch) -> None:
         again = replace(launch, arguments=aliased | unowned)
         graph.add(_name(launch), lambda: interpret(again), tensors.values())
     interpret(replace(launch, arguments=aliased))
+
+
+def run_definition(definition: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Run an operator's definition in the place of its kernel, on the memory of npu tensors."""
+    return on_host_memory(definition, args)
+
+
+def announce_definitions() -> None:
+    """Say once that kernels are not run."""
+    logger.warning(
+        "simulated NPU with kernels='reference': operators that would launch a Triton kernel run "
+        "their definition in torch instead, because Triton's interpreter is slow"
+    )
 
 
 def _name(launch: Launch) -> str:

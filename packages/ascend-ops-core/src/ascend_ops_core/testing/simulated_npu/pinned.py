@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._device import _device_constructors
 
 _FACTORIES = (
     "arange",
@@ -44,7 +45,7 @@ def pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
     """
     if tensor.device.type != "cpu":
         raise RuntimeError(f"cannot pin {tensor.device} memory: only dense CPU tensors can be")
-    return tensor if is_pinned(tensor) else _mark(tensor.clone())
+    return tensor if is_pinned(tensor) else pinned(tensor.clone())
 
 
 def is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
@@ -58,6 +59,8 @@ def is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
 
 def install_pinned() -> None:
     """Let ``pin_memory=True``, ``Tensor.pin_memory`` and ``Tensor.is_pinned`` work."""
+    # `with torch.device(...)` keeps a set of the factories, which must be torch's own.
+    _device_constructors()
     torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
     torch.Tensor.is_pinned = is_pinned  # type: ignore[method-assign, assignment]
     for name in _FACTORIES:
@@ -71,13 +74,14 @@ def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         if pin_memory:
             if made.device.type != "cpu":
                 raise RuntimeError(f"{factory.__name__}: only CPU memory can be pinned")
-            _mark(made)
+            pinned(made)
         return made
 
     return make
 
 
-def _mark(tensor: torch.Tensor) -> torch.Tensor:
+def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """Mark the memory of a CPU tensor as pinned; returns the tensor."""
     for key in [key for key, reference in _pinned.items() if reference.expired()]:
         del _pinned[key]
     storage = tensor.untyped_storage()

@@ -15,7 +15,7 @@ from ascend_ops_core.testing.simulated_npu.aliases import (
 )
 from ascend_ops_core.testing.simulated_npu.counters import COUNTERS, host_waits
 from ascend_ops_core.testing.simulated_npu.graphs import GraphError, capturing
-from ascend_ops_core.testing.simulated_npu.pinned import is_pinned
+from ascend_ops_core.testing.simulated_npu.pinned import is_pinned, pinned
 
 SPECIAL: dict[str, Callable[..., Any]] = {}
 """By qualified name."""
@@ -61,6 +61,37 @@ def copy_from(
         graph.add("aten::copy_", lambda: again_write.copy_(again_read), [read, write])
     write.copy_(read)
     return target
+
+
+def to_copy(
+    tensor: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+) -> torch.Tensor:
+    """``aten::_to_copy``: a copy to the host that does not wait goes to pinned memory."""
+    if non_blocking and device is not None and device.type == "cpu":
+        shape = torch.empty_like(
+            tensor, dtype=dtype, device="meta", memory_format=memory_format or torch.preserve_format
+        )
+        host = pinned(torch.empty_strided(shape.shape, shape.stride(), dtype=shape.dtype))
+        copied: torch.Tensor = host.copy_(tensor, non_blocking=True)
+        return copied
+    made: torch.Tensor = torch.ops.aten._to_copy.default._op_dk(
+        torch._C.DispatchKey.CompositeExplicitAutograd,
+        tensor,
+        dtype=dtype,
+        layout=layout,
+        device=device,
+        pin_memory=pin_memory,
+        non_blocking=non_blocking,
+        memory_format=memory_format,
+    )
+    return made
 
 
 @special("aten::_copy_from_and_resize")
@@ -198,7 +229,7 @@ def convolution_backward(
 
 def replace_contents(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     """Give an npu tensor the memory and shape of a fresh CPU tensor; returns the npu tensor."""
-    if capturing() is not None:
+    if capturing() is not None and tensor.numel() > 0:
         raise GraphError(
             f"a tensor is resized to {tuple(made.shape)} inside a captured region, which gives it "
             "other memory. Allocate it in its full size before the region."

@@ -1,0 +1,65 @@
+"""What both platforms do for models with compressed caches."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ascend_attention.caches import default_block_tokens, describe
+from ascend_ops_core.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+logger = logging.getLogger(__name__)
+
+
+class CompressedCachesMixin:
+    """Mixin of vLLM platforms that serve DeepSeek-V4."""
+
+    @classmethod
+    def verify_quantization(cls, quant: str) -> None:
+        """Refuse DeepSeek-V4's quantized formats by name; they come with a later version."""
+        if quant.startswith("deepseek_v4"):
+            raise InvalidInputError(
+                f"quantization {quant!r}",
+                "only unquantized float32, bfloat16 and float16 DeepSeek-V4 checkpoints can be "
+                "loaded yet",
+                "Convert the checkpoint to bfloat16 and remove quantization_config from "
+                "config.json.",
+            )
+        super().verify_quantization(quant)  # type: ignore[misc]
+
+
+def has_compressed_caches(model_config: Any) -> bool:
+    """Whether a model keeps compressed key-value entries."""
+    return model_config is not None and hasattr(model_config.hf_text_config, "compress_ratios")
+
+
+def set_block_size(vllm_config: VllmConfig, device: str) -> None:
+    """Set the tokens per block of the compressed caches.
+
+    Args:
+        vllm_config: the engine's config, changed in place.
+        device: a key of :data:`ascend_attention.caches.DEVICE_CACHES`.
+
+    Raises:
+        InvalidInputError: the user asked for a size that the device's caches do not have.
+    """
+    cache = vllm_config.cache_config
+    sizes = [size for size, _ in describe(device)]
+    if not cache.user_specified_block_size:
+        cache.block_size = default_block_tokens(device)
+    elif cache.block_size not in sizes:
+        raise InvalidInputError(
+            f"block_size={cache.block_size}",
+            f"on {'a CPU' if device == 'cpu' else device} compressed caches use blocks of "
+            f"{' or '.join(map(str, sizes))} tokens",
+            "Leave --block-size unset.",
+        )
+    if cache.enable_prefix_caching:
+        logger.info(
+            "prefix caching: a prefix is reused in units of %d tokens (the block of the "
+            "compressed caches), so a shared prefix shorter than that gives no hit",
+            cache.block_size,
+        )

@@ -1,0 +1,86 @@
+"""AscendConfig: what the user may set through vLLM's ``additional_config``."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ascend_ops_core.devices import FAMILIES, use_family
+from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.selection import VARIABLE
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+class AscendConfig(BaseModel):
+    """Switches of the NPU platform, for example ``--additional-config '{"device_family": "A3"}'``.
+
+    Attributes:
+        device_family: device family that operators are chosen and tiled for, and whose cache layout
+            is used; by default that of the NPU that is found. Needed for a soc that is not known.
+        operators: implementation by operator, for example ``{"rms_norm": "triton"}``: forces what
+            ``ASCEND_OPS`` forces, and goes before it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    device_family: str | None = Field(default=None)
+    operators: dict[str, str] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, vllm_config: VllmConfig) -> AscendConfig:
+        """Parse an engine's ``additional_config``.
+
+        Raises:
+            InvalidInputError: see :meth:`parse`.
+        """
+        given = vllm_config.additional_config
+        return cls.parse(given if isinstance(given, Mapping) else {})
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> AscendConfig:
+        """Check keys and values.
+
+        Raises:
+            InvalidInputError: an unknown key, with the closest known ones, or a value that does
+                not fit.
+        """
+        for key in given:
+            if key not in cls.model_fields:
+                close = difflib.get_close_matches(str(key), cls.model_fields, n=3, cutoff=0.5)
+                known = ", ".join(cls.model_fields)
+                meant = f"Did you mean {' or '.join(close)}?" if close else "Remove it."
+                raise InvalidInputError(
+                    f"additional_config key {key!r}", f"known are {known}", meant
+                )
+        try:
+            parsed = cls.model_validate(dict(given))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise InvalidInputError(
+                f"additional_config {place}={first['input']!r}", first["msg"], "Correct the value."
+            ) from error
+        if parsed.device_family is not None and parsed.device_family not in FAMILIES:
+            raise InvalidInputError(
+                f"additional_config device_family={parsed.device_family!r}",
+                f"known are {', '.join(FAMILIES)}",
+                "Choose one of them, or leave it out.",
+            )
+        return parsed
+
+    def apply(self) -> None:
+        """Make the settings hold for this process; a default changes nothing."""
+        if self.device_family is not None:
+            use_family(self.device_family)
+        if self.operators:
+            ours = [f"{name}={chosen}" for name, chosen in self.operators.items()]
+            others = os.environ.get(VARIABLE, "")
+            # The first entry of an operator holds.
+            os.environ[VARIABLE] = ",".join(
+                dict.fromkeys([*ours, *filter(None, others.split(","))])
+            )

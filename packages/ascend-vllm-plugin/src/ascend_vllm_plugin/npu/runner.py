@@ -1,0 +1,48 @@
+"""NPUModelRunner: vLLM's V1 model runner on an NPU."""
+
+from __future__ import annotations
+
+import torch
+from vllm.config import VllmConfig
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from ascend_vllm_plugin.compat.bind_kv_cache import allow_several_caches_per_layer
+from ascend_vllm_plugin.compat.device_streams import use_npu_streams
+from ascend_vllm_plugin.compat.graph_capture import use_npu_graph_capture
+from ascend_vllm_plugin.compat.kernels import replace_kernels
+from ascend_vllm_plugin.npu.graphs import ACLGraphWrapper
+
+
+class NPUModelRunner(GPUModelRunner):
+    """vLLM's runner; what it would do on CUDA alone is replaced in :mod:`compat`.
+
+    Args:
+        vllm_config: the engine's config.
+        device: the NPU.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+        use_npu_streams()
+        use_npu_graph_capture()
+        replace_kernels()
+        allow_several_caches_per_layer()
+        super().__init__(vllm_config, device)
+        self.cascade_attn_enabled = False
+
+    def load_model(self, load_dummy_weights: bool = False) -> None:
+        """Load the model and wrap it for graphs, if any are to be captured."""
+        super().load_model(load_dummy_weights)
+        mode = self.compilation_config.cudagraph_mode
+        if mode is None or not mode.has_full_cudagraphs():
+            return
+        model = self.get_model()
+        static = getattr(model, "static_buffers", None)
+        self.model = ACLGraphWrapper(
+            model, self.vllm_config, buffers=lambda: [] if static is None else [static]
+        )
+        drafter = getattr(self, "drafter", None)
+        if drafter is not None and hasattr(drafter, "model"):
+            drafter.model = getattr(drafter.model, "runnable", drafter.model)
+
+    def _init_kv_zero_meta(self) -> None:
+        """Nothing: a row is written before it is read, or masked where it was not."""

@@ -1,0 +1,127 @@
+"""NPUWorker: vLLM's GPU worker on an NPU."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NoReturn
+
+import torch
+from ascend_ops_core.errors import InvalidInputError
+from vllm.platforms import current_platform
+from vllm.profiler.wrapper import TorchProfilerWrapper
+from vllm.utils.mem_utils import MemorySnapshot
+from vllm.utils.torch_utils import set_random_seed
+from vllm.v1.utils import report_usage_stats
+from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
+from vllm.v1.worker.utils import request_memory
+from vllm.v1.worker.workspace import init_workspace_manager
+
+from ascend_vllm_plugin.npu.config import AscendConfig
+from ascend_vllm_plugin.npu.runner import NPUModelRunner
+
+logger = logging.getLogger(__name__)
+
+
+class NPUWorker(Worker):
+    """One process that drives one NPU. Memory profiling and KV sizing are vLLM's own."""
+
+    profiler: Any
+
+    def init_device(self) -> None:
+        """Take the device, join the other ranks, and build the model runner.
+
+        Raises:
+            InvalidInputError: there is no device for this rank, or vLLM's second runner is asked
+                for.
+        """
+        AscendConfig.of(self.vllm_config).apply()
+        if self.use_v2_model_runner:
+            raise InvalidInputError(
+                "vLLM's model runner V2", "it runs on CUDA only", "Set VLLM_USE_V2_MODEL_RUNNER=0."
+            )
+        self.local_rank += self._ranks_of_other_replicas()
+        count = torch.accelerator.device_count()
+        visible = current_platform.device_control_env_var
+        if self.local_rank >= count:
+            raise InvalidInputError(
+                f"local rank {self.local_rank}",
+                f"this process sees {count} NPU(s)",
+                f"Lower the parallel sizes, or list more in {visible}.",
+            )
+        index = current_platform.logical_device_id_to_visible_device_id(self.local_rank)
+        self.device = torch.device("npu", index)
+        current_platform.set_device(self.device)
+        current_platform.check_if_supports_dtype(self.model_config.dtype)
+        # Before the memory snapshot, so that what the collectives reserve is not offered to caches.
+        init_worker_distributed_environment(
+            self.vllm_config,
+            self.rank,
+            self.distributed_init_method,
+            self.local_rank,
+            current_platform.dist_backend,
+        )
+        set_random_seed(self.model_config.seed)
+        gc.collect()
+        torch.accelerator.empty_cache()
+        self.init_snapshot = MemorySnapshot(device=self.device)
+        self.requested_memory = request_memory(self.init_snapshot, self.cache_config)
+        init_workspace_manager(self.device, num_ubatches=1)
+        self.model_runner = NPUModelRunner(self.vllm_config, self.device)
+        if self.rank == 0:
+            report_usage_stats(self.vllm_config)
+
+    def _ranks_of_other_replicas(self) -> int:
+        """Local ranks in front of this data-parallel replica's."""
+        parallel = self.parallel_config
+        outside = ("ray", "external_launcher")
+        if parallel.distributed_executor_backend in outside:
+            return 0
+        if parallel.data_parallel_backend == "ray" or parallel.nnodes_within_dp != 1:
+            return 0
+        replica = parallel.data_parallel_rank_local
+        if replica is None:
+            replica = parallel.data_parallel_index
+        return int(replica * parallel.pipeline_parallel_size * parallel.tensor_parallel_size)
+
+    def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
+        """No pool: sleep mode, which needs one, does not exist here."""
+        return nullcontext()
+
+    def sleep(self, level: int = 1) -> None:
+        """Refused, see :func:`_refuse_sleep`."""
+        _refuse_sleep()
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """Refused, see :func:`_refuse_sleep`."""
+        _refuse_sleep()
+
+    def profile(self, is_start: bool = True, profile_prefix: str | None = None) -> None:
+        """Start or stop torch's profiler, which records the host's work alone.
+
+        Raises:
+            InvalidInputError: the engine was started without a profiler, or with one of CUDA.
+        """
+        if self.profiler_config.profiler != "torch":
+            raise InvalidInputError(
+                f"profiler {self.profiler_config.profiler!r}",
+                "a worker on an NPU has torch's profiler, and only if the engine was started so",
+                "Start with --profiler-config.profiler=torch and a torch_profiler_dir; use msprof "
+                "for the device's own work.",
+            )
+        if is_start and self.profiler is None:
+            name = f"rank{self.rank}"
+            self.profiler = TorchProfilerWrapper(
+                self.profiler_config,
+                worker_name=f"{profile_prefix}_{name}" if profile_prefix else name,
+                local_rank=self.local_rank,
+                activities=["CPU"],
+            )
+        super().profile(is_start=is_start, profile_prefix=profile_prefix)
+
+
+def _refuse_sleep() -> NoReturn:
+    raise InvalidInputError(
+        "sleep mode", "memory of an NPU cannot be given back and kept addressed", "Stop the engine."
+    )

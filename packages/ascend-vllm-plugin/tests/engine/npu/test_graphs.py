@@ -1,0 +1,54 @@
+"""Captured decode steps on the simulated NPU give the tokens that steps without graphs give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ascend_models_deepseek.testing import random_prompt
+from ascend_ops_core.testing.simulated_npu import counters
+
+from ..harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
+
+pytestmark = pytest.mark.engine_npu
+
+SPEC = "mixed"
+VOCAB = 512
+GRAPHS: dict[str, Any] = {
+    "enforce_eager": False,
+    "max_num_seqs": 8,
+    "compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [2, 4]},
+}
+# The third joins while others decode, the fourth lets the batch outgrow the largest graph's 4 rows.
+SHAPES = ((1, 40, 0), (127, 30, 0), (129, 24, 3), (5, 20, 6), (60, 12, 8), (250, 12, 12))
+
+
+@pytest.fixture
+def engine(engines: EnginePool) -> Engine:
+    return engines.get(SPEC, **GRAPHS)
+
+
+def test_replays_give_the_tokens_of_transformers(engine: Engine, checkpoints: Checkpoints) -> None:
+    wrapper = engine.runner.model
+    assert wrapper.captured_sizes == [2, 4]
+    requests = [Request(random_prompt(n, VOCAB, seed=n), count, at) for n, count, at in SHAPES]
+    before = counters()
+    results = engine.run(requests)
+    done = counters() - before
+    assert done.replays >= 15
+    assert_all_match(checkpoints.oracle(SPEC), requests, results)
+
+
+def test_drafts_are_verified_by_graphs(engines: EnginePool, checkpoints: Checkpoints) -> None:
+    """With two drafts a decode step has three tokens of each request."""
+    speculation = {"method": "mtp", "num_speculative_tokens": 2}
+    sizes = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [3, 6, 12]}
+    engine = engines.get(
+        SPEC, **GRAPHS | {"compilation_config": sizes}, speculative_config=speculation
+    )
+    assert engine.runner.model.captured_sizes == [3, 6, 12]
+    requests = [Request(random_prompt(n, VOCAB, seed=n), count, at) for n, count, at in SHAPES]
+    before = counters()
+    results = engine.run(requests)
+    assert (counters() - before).replays >= 10
+    assert_all_match(checkpoints.oracle(SPEC), requests, results)

@@ -1,0 +1,120 @@
+"""AscendNPUPlatform on made-up engine configs; no NPU, real or simulated, is in this process."""
+
+from __future__ import annotations
+
+# vLLM imports the platform by itself; the platform cannot be the first to import vLLM.
+from vllm.platforms.interface import PlatformEnum  # isort: skip
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from ascend_ops_core import InvalidInputError
+from ascend_ops_core.devices import use_family
+from ascend_vllm_plugin.npu import platform
+from ascend_vllm_plugin.npu.platform import AscendNPUPlatform
+
+
+def config(*, compressed: bool = True, additional: Any = None, **cache: Any) -> Any:
+    text = SimpleNamespace(**({"compress_ratios": [0, 4]} if compressed else {}))
+    settings = {"block_size": 16, "user_specified_block_size": False} | cache
+    return SimpleNamespace(
+        additional_config=additional or {},
+        model_config=SimpleNamespace(
+            hf_text_config=text, hf_config=SimpleNamespace(model_type="another")
+        ),
+        cache_config=SimpleNamespace(enable_prefix_caching=True, **settings),
+        compilation_config=SimpleNamespace(cudagraph_mode=None, cudagraph_capture_sizes=[1, 2]),
+        kernel_config=SimpleNamespace(),
+        parallel_config=SimpleNamespace(worker_cls="auto", disable_custom_all_reduce=False),
+        scheduler_config=SimpleNamespace(async_scheduling=True),
+        speculative_config=None,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _family(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
+    use_family("A3")
+    yield
+    use_family(None)
+
+
+def test_what_it_is() -> None:
+    here = AscendNPUPlatform()
+    assert here._enum is PlatformEnum.OOT
+    assert (here.device_type, here.device_name, here.dispatch_key) == ("npu", "npu", "PrivateUse1")
+    assert here.dist_backend == "hccl"
+    assert here.get_device_communicator_cls().endswith("HCCLCommunicator")
+    assert here.support_hybrid_kv_cache()
+    assert not here.is_sleep_mode_available()
+    assert here.num_compute_units() > 0
+    assert here.supported_dtypes[0] is torch.bfloat16
+
+
+def test_our_worker_eager_steps_and_the_family_s_blocks() -> None:
+    import os
+
+    given = config()
+    AscendNPUPlatform.check_and_update_config(given)
+    assert given.parallel_config.worker_cls == "ascend_vllm_plugin.npu.worker.NPUWorker"
+    assert given.compilation_config.cudagraph_mode.name == "NONE"
+    assert given.compilation_config.cudagraph_capture_sizes == []
+    assert given.cache_config.block_size == 128
+    assert given.scheduler_config.async_scheduling
+    assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+    given = config()
+    given.parallel_config.worker_cls = "another.Worker"
+    given.speculative_config = SimpleNamespace()
+    AscendNPUPlatform.check_and_update_config(given)
+    assert given.parallel_config.worker_cls == "another.Worker"
+    assert not given.scheduler_config.async_scheduling
+
+
+@pytest.mark.parametrize(("size", "taken"), [(128, True), (64, True), (256, False)])
+def test_block_sizes_that_the_family_has(size: int, taken: bool) -> None:
+    given = config(block_size=size, user_specified_block_size=True)
+    if taken:
+        AscendNPUPlatform.check_and_update_config(given)
+        assert given.cache_config.block_size == size
+        return
+    with pytest.raises(InvalidInputError, match=r"block_size=256.*A3.*128 or 64 or 32"):
+        AscendNPUPlatform.check_and_update_config(given)
+
+
+def test_sparse_models_are_refused_on_310p() -> None:
+    with pytest.raises(InvalidInputError, match=r"sparse attention on 310P.*A2, A3 or A5"):
+        AscendNPUPlatform.check_and_update_config(config(additional={"device_family": "310P"}))
+    AscendNPUPlatform.check_and_update_config(config(compressed=False))
+
+
+def test_an_unknown_switch_is_refused_with_the_closest() -> None:
+    with pytest.raises(InvalidInputError, match="Did you mean device_family"):
+        AscendNPUPlatform.check_and_update_config(config(additional={"device_famly": "A3"}))
+
+
+def test_a_deepseek_that_cannot_be_served_stops_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(vllm_config: Any) -> None:
+        raise InvalidInputError("value", "limit", "remedy")
+
+    monkeypatch.setattr(platform, "check_deepseek", refuse)
+    with pytest.raises(InvalidInputError, match="remedy"):
+        AscendNPUPlatform.check_and_update_config(config())
+
+
+def test_quantized_deepseek_is_refused_by_name() -> None:
+    with pytest.raises(InvalidInputError, match="'deepseek_v4_fp8'"):
+        AscendNPUPlatform.verify_quantization("deepseek_v4_fp8")
+
+
+def test_models_with_vllm_s_attention_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="only DeepSeek-V4"):
+        AscendNPUPlatform.get_attn_backend_cls(None, None)
+
+
+def test_a_dtype_that_the_device_lacks_is_refused() -> None:
+    AscendNPUPlatform.check_if_supports_dtype(torch.bfloat16)
+    with pytest.raises(InvalidInputError, match=r"torch\.float64"):
+        AscendNPUPlatform.check_if_supports_dtype(torch.float64)
