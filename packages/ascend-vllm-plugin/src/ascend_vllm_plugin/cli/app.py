@@ -44,12 +44,12 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
-        "Serve DeepSeek-V4 with vLLM on this machine's CPU.\n\n"
+        "Serve DeepSeek-V4 with vLLM: on this machine's CPU, or on Ascend NPUs.\n\n"
         "New here? Run **ascend-vllm doctor** to see whether everything fits together, then "
         "**ascend-vllm demo** to watch a small model write text. Before serving a model of your "
         "own, **ascend-vllm check-model** says whether it is complete and **ascend-vllm plan** "
-        "whether it fits. None of them needs an NPU: Ascend NPUs are what this is built for, but "
-        "this version does not use them yet."
+        "whether it fits. None of them needs an NPU. The NPU path is tested on a simulated device; "
+        "it was not run on hardware."
     ),
 )
 

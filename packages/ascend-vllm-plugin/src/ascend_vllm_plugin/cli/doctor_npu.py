@@ -1,7 +1,6 @@
 """The doctor's look at NPUs: which are there, and whether torch-npu can work.
 
-Nothing here ran on hardware; the messages say so. This version of the plugin computes on the CPU
-even where an NPU is found.
+Nothing here ran on hardware; the messages say so.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from ascend_vllm_plugin.cli.matrix import TORCH_NPU
 from ascend_vllm_plugin.cli.verdict import Level, Verdict, against_matrix, pip
 
 NOT_RUN = "not run on hardware"
-NOT_USED = "this version does not use NPUs yet, models run on the CPU"
+ON_CPU = "models run on the CPU"
 
 
 def examine_npu(facts: Facts) -> Iterator[Verdict]:
@@ -27,7 +26,8 @@ def examine_npu(facts: Facts) -> Iterator[Verdict]:
         seen.append(f"npu-smi at {npu.npu_smi}")
     if torch_npu is None:
         signs = "; ".join(seen) if seen else "none: no /dev/davinci*, no npu-smi, no torch-npu"
-        yield Verdict("npu", Level.INFO, f"{signs}; {NOT_USED}")
+        without = "without torch-npu " if seen else ""
+        yield Verdict("npu", Level.INFO, f"{signs}; {without}{ON_CPU}")
         return
 
     yield _torch_npu_version(torch_npu, facts)
@@ -102,7 +102,7 @@ def _npu_count(detail: str, facts: Facts, seen: list[str]) -> Verdict:
     last = detail.split()[-1] if detail.split() else ""
     count = int(last) if last.isdigit() else 0
     if count:
-        found = f"torch_npu counts {count} NPU(s) ({NOT_RUN}); {NOT_USED}"
+        found = f"torch_npu counts {count} NPU(s); models would run there ({NOT_RUN})"
         return Verdict("npu", Level.INFO, found)
     visible = facts.environ.get("ASCEND_RT_VISIBLE_DEVICES")
     where = f"; ASCEND_RT_VISIBLE_DEVICES={visible!r}" if visible is not None else ""
