@@ -195,7 +195,7 @@ def test_npus_are_counted_and_labelled(
 def test_an_npu_without_torch_npu_is_pointed_out(site: Site) -> None:
     verdict = verdict_on("npu", facts_of(site, devices=("davinci0", "davinci1")))
     assert "2 device node(s)" in verdict.found
-    assert "models would run there (not run on hardware)" in verdict.found
+    assert "without torch-npu models run on the CPU" in verdict.found
 
 
 def test_a_vllm_for_another_device_is_left_alone(site: Site) -> None:
