@@ -54,14 +54,31 @@ def test_what_it_is() -> None:
     assert here.supported_dtypes[0] is torch.bfloat16
 
 
-def test_our_worker_eager_steps_and_the_family_s_blocks() -> None:
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [
+        (None, "FULL_DECODE_ONLY"),
+        ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY"),
+        ("FULL_DECODE_ONLY", "FULL_DECODE_ONLY"),
+        ("NONE", "NONE"),
+    ],
+)
+def test_graphs_hold_whole_decode_steps_or_nothing(asked: str | None, chosen: str) -> None:
+    from vllm.config import CUDAGraphMode
+
+    given = config()
+    given.compilation_config.cudagraph_mode = asked and CUDAGraphMode[asked]
+    AscendNPUPlatform.check_and_update_config(given)
+    assert given.compilation_config.cudagraph_mode is CUDAGraphMode[chosen]
+    assert given.compilation_config.cudagraph_capture_sizes == [1, 2]
+
+
+def test_our_worker_and_the_family_s_blocks() -> None:
     import os
 
     given = config()
     AscendNPUPlatform.check_and_update_config(given)
     assert given.parallel_config.worker_cls == "ascend_vllm_plugin.npu.worker.NPUWorker"
-    assert given.compilation_config.cudagraph_mode.name == "NONE"
-    assert given.compilation_config.cudagraph_capture_sizes == []
     assert given.cache_config.block_size == 128
     assert given.scheduler_config.async_scheduling
     assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
