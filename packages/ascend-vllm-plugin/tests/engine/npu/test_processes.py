@@ -105,6 +105,12 @@ def test_every_kernel_in_the_path_runs_in_the_interpreter(
     expected = checkpoints.oracle(name).greedy(prompt, count)
     assert found["tokens"] == [expected.tokens]
     by_kernel = {op for op, chosen in found["chosen"].items() if "triton" in chosen}
-    assert {"ascend_ops_core::hc_head", "ascend_ops_core::rms_norm_rotary"} <= by_kernel
-    assert len(found["launches"]) >= len(by_kernel) / 2
+    assert {
+        "ascend_attention::sparse_attention",
+        "ascend_attention::write_rows",
+        "ascend_fused_moe::topk_routing",
+        "ascend_ops_core::hc_head",
+        "ascend_ops_core::rms_norm_rotary",
+    } <= by_kernel
+    assert len(found["launches"]) >= len(by_kernel)
     assert all(count > 0 for count in found["launches"].values())
