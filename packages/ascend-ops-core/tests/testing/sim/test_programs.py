@@ -49,7 +49,7 @@ def test_limits_forms_and_devices_are_refused() -> None:
     with pytest.raises(RuntimeError, match="device"):
         torch.ops.npu.npu_rms_norm(x.float(), torch.zeros(8))
     with pytest.raises(NotImplementedError, match="no reference"):
-        torch.ops.npu.npu_moe_gating_top_k(x.float(), 2)
+        torch.ops.npu.npu_linear(x.float(), x.float())
     with device_family("A2"), pytest.raises(InvalidInputError, match="exists on A5"):
         torch.ops.npu.npu_mhc_sinkhorn(torch.zeros(2, 4, 4, device="npu"))
 
