@@ -30,7 +30,6 @@ TIMEOUT_S = 280
     ("name", "settings"),
     [
         ("mixed", {}),
-        ("tensor_parallel", {"tensor_parallel_size": 2}),
         (
             "tensor_parallel",
             {
@@ -40,7 +39,7 @@ TIMEOUT_S = 280
             },
         ),
     ],
-    ids=["multiprocess", "tp2", "tp2_mtp_chunked"],
+    ids=["multiprocess", "tp2_mtp_chunked"],
 )
 def test_engine_in_other_processes(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
     spec = SPECS[name]

@@ -72,26 +72,22 @@ class AscendDSAImpl:
         if of_step[0] is None:
             return torch.zeros_like(inputs.query)
         tokens = of_step[0].layout.num_tokens
-        step = inputs._replace(
-            hidden=inputs.hidden[:tokens],
-            q_latent=inputs.q_latent[:tokens],
-            query=inputs.query[:tokens],
-            kv=inputs.kv[:tokens],
-            cos=inputs.cos[:tokens],
-            sin=inputs.sin[:tokens],
-        )
+        if tokens == inputs.query.shape[0]:
+            return self._step(inputs)
         out = torch.empty_like(inputs.query)
-        if self.indexer is None:
-            self._write_window(step)
-            self._compress(step)
-            self._attend(step, self._all_entries(), out)
-        else:
-            self._with_indexer(self.indexer, step, out)
+        out[:tokens] = self._step(DSAInputs(*(one[:tokens] for one in inputs)))
         # Padding rows beyond the step's tokens must not carry garbage into the collectives.
         out[tokens:] = 0
         return out
 
-    def _with_indexer(self, indexer: DeepseekV4Indexer, step: DSAInputs, out: torch.Tensor) -> None:
+    def _step(self, step: DSAInputs) -> torch.Tensor:
+        if self.indexer is not None:
+            return self._with_indexer(self.indexer, step)
+        self._write_window(step)
+        self._compress(step)
+        return self._attend(step, self._all_entries())
+
+    def _with_indexer(self, indexer: DeepseekV4Indexer, step: DSAInputs) -> torch.Tensor:
         keys = self.caches[CacheRole.INDEX_KEY]
         made: dict[str, torch.Tensor] = {}
 
@@ -121,7 +117,7 @@ class AscendDSAImpl:
             if entries.device.type != "cpu":
                 # It was allocated on the indexer's stream, and is read on this one.
                 entries.record_stream(_current_stream(entries.device))
-            self._attend(step, self._chosen_entries(indexer, entries), out)
+            made["out"] = self._attend(step, self._chosen_entries(indexer, entries))
 
         run(
             IndexerOverlapPlan,
@@ -133,8 +129,9 @@ class AscendDSAImpl:
                 "compress": lambda: self._compress(step),
                 "attend": attend,
             },
-            out.device,
+            step.hidden.device,
         )
+        return made["out"]
 
     def _write_window(self, step: DSAInputs) -> None:
         window = self.caches[CacheRole.SLIDING_WINDOW]
@@ -149,14 +146,14 @@ class AscendDSAImpl:
                 step.hidden,
             )
 
-    def _attend(self, step: DSAInputs, entries: RowSource | None, out: torch.Tensor) -> None:
+    def _attend(self, step: DSAInputs, entries: RowSource | None) -> torch.Tensor:
         window = self.caches[CacheRole.SLIDING_WINDOW]
         meta = _metadata(window)
         assert meta.read is not None
         sources = [RowSource(window.kv_cache, meta.read, meta.read_valid)]
         if entries is not None:
             sources.append(entries)
-        out[: step.query.shape[0]] = sparse_attention(step.query, sources, self.sinks, self.scale)
+        return sparse_attention(step.query, sources, self.sinks, self.scale)
 
     def _all_entries(self) -> RowSource | None:
         if self.compressor is None:
