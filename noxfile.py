@@ -148,7 +148,8 @@ def demo(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Benchmarks; arguments go to `python -m benchmarks`."""
     env = environments.development()
-    _run(session, env, str(env.python), "-m", "benchmarks", *session.posargs)
+    simulated = _npu() if "host-cost" in session.posargs else {}
+    _run(session, env, str(env.python), "-m", "benchmarks", *session.posargs, **simulated)
 
 
 @nox.session
