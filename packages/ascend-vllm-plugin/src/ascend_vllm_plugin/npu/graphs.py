@@ -54,8 +54,7 @@ class ACLGraphWrapper(CUDAGraphWrapper):
         runnable: the model.
         vllm_config: the engine's config.
         runtime_mode: the mode in which this wrapper acts; in others it calls ``runnable``.
-        buffers: called before captures and replays; returns all static buffers that the model and
-            its metadata use.
+        buffers: the static buffers that the model uses.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class ACLGraphWrapper(CUDAGraphWrapper):
         runnable: Callable[..., Any],
         vllm_config: VllmConfig,
         runtime_mode: CUDAGraphMode = CUDAGraphMode.FULL,
-        buffers: Callable[[], Sequence[StaticBuffers]] = tuple,
+        buffers: Sequence[StaticBuffers] = (),
     ) -> None:
         super().__init__(runnable, vllm_config, runtime_mode)
         self._buffers = buffers
@@ -99,7 +98,7 @@ class ACLGraphWrapper(CUDAGraphWrapper):
     def _capture(self, descriptor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         rows = descriptor.num_tokens
         inputs = {name: _place(tensor) for name, tensor in _named_tensors(args, kwargs)}
-        buffers = [(one, one.snapshot(rows)) for one in self._buffers()]
+        buffers = [(one, one.snapshot(rows)) for one in self._buffers]
         npu: Any = torch.npu  # type: ignore[attr-defined]
         graph = npu.NPUGraph()
         with npu.graph(graph, pool=self.graph_pool):

@@ -36,10 +36,8 @@ class NPUModelRunner(GPUModelRunner):
         if mode is None or not mode.has_full_cudagraphs():
             return
         model = self.get_model()
-        static = getattr(model, "static_buffers", None)
-        self.model = ACLGraphWrapper(
-            model, self.vllm_config, buffers=lambda: [] if static is None else [static]
-        )
+        buffers = [model.static_buffers] if hasattr(model, "static_buffers") else []
+        self.model = ACLGraphWrapper(model, self.vllm_config, buffers=buffers)
         drafter = getattr(self, "drafter", None)
         if drafter is not None and hasattr(drafter, "model"):
             drafter.model = getattr(drafter.model, "runnable", drafter.model)

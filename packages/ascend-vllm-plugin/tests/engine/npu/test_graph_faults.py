@@ -59,7 +59,7 @@ def model() -> Model:
 
 @pytest.fixture
 def wrapped(model: Model) -> Iterator[ACLGraphWrapper]:
-    wrapper = ACLGraphWrapper(model, VllmConfig(), buffers=lambda: [model.buffers_])
+    wrapper = ACLGraphWrapper(model, VllmConfig(), buffers=[model.buffers_])
     wrapper.graph_pool = torch.npu.graph_pool_handle()
     set_cudagraph_capturing_enabled(True)
     yield wrapper
