@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from ascend_ops_core.errors import InvalidInputError
+
+_T = TypeVar("_T")
 
 
 @dataclass(eq=False)
@@ -32,17 +35,17 @@ class StepLayout:
     position: torch.Tensor
     known: bool = True
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
         """Tokens of the step, padding excluded."""
         return int(self.query_start[-1])
 
-    @property
+    @cached_property
     def query_lens(self) -> torch.Tensor:
         """``[R]`` tokens of every request in this step, on the host."""
         return self.query_start.diff()
 
-    @property
+    @cached_property
     def starts(self) -> torch.Tensor:
         """``[R]`` tokens of every request that earlier steps computed, on the host.
 
@@ -92,7 +95,27 @@ class StepLayout:
 
     def visible_entries(self, ratio: int) -> torch.Tensor:
         """``[T]`` int64: compressed entries that each token may attend to, ``(p + 1) // ratio``."""
-        return (self.position + 1) // ratio
+        return self._once(("visible", ratio), lambda: (self.position + 1) // ratio)
+
+    def closed_entries(self, ratio: int) -> ClosedEntries:
+        """:meth:`ClosedEntries.of` this step, computed once for all caches of the ratio."""
+        return self._once(("closed", ratio), lambda: ClosedEntries.of(self, ratio))
+
+    def window_positions(self, window: int) -> torch.Tensor:
+        """``[T, window]`` int64: positions up to each token's own; negative before the first."""
+
+        def make() -> torch.Tensor:
+            back = torch.arange(window - 1, -1, -1, device=self.position.device)
+            return self.position.unsqueeze(-1) - back
+
+        return self._once(("window", window), make)
+
+    def _once(self, key: tuple[str, int], make: Callable[[], _T]) -> _T:
+        made = self.__dict__.setdefault("_made", {})
+        if key not in made:
+            made[key] = make()
+        result: _T = made[key]
+        return result
 
 
 class UniformLayout(StepLayout):

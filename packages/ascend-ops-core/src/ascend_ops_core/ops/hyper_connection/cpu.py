@@ -50,7 +50,7 @@ def hc_pre(
     # A few tokens are projected by the kernel itself, many by a GEMM in front of it.
     few = tokens <= _FEW_TOKENS and fn.is_contiguous()
     projection = fn if few else linear(streams.view(tokens, n * hidden).float(), fn)
-    (_pre_few if few else _pre_many)(
+    (pre_few if few else _pre_many)(
         as_numpy(streams),
         as_numpy(projection),
         as_numpy(scale),
@@ -69,8 +69,7 @@ def hc_pre(
 def hc_post(output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPlan) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.hyper_connection.hc_post`."""
     new_streams = torch.empty_like(streams)
-    kernel = _post_parallel if streams.shape[0] >= _PARALLEL_FROM else _post
-    kernel(
+    spread(
         as_numpy(output.contiguous()),
         as_numpy(streams),
         as_numpy(plan.post),
@@ -145,7 +144,7 @@ def _collapse(  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _pre_few(  # type: ignore[no-untyped-def]
+def pre_few(  # type: ignore[no-untyped-def]
     streams, fn, scale, base, iters, hc_eps, norm_eps, gain, out, post, comb
 ):
     """Projection and collapse of a few tokens."""
@@ -194,3 +193,12 @@ def _post_body(output, streams, post, comb, out):  # type: ignore[no-untyped-def
 
 _post = njit(fastmath=FASTMATH, cache=True)(_post_body)
 _post_parallel = njit(fastmath=FASTMATH, parallel=True, cache=True)(_post_body)
+
+
+@njit(cache=True)
+def spread(output, streams, post, comb, out):  # type: ignore[no-untyped-def]
+    """Fill ``out [T, n, H]``, the new streams."""
+    if streams.shape[0] >= _PARALLEL_FROM:
+        _post_parallel(output, streams, post, comb, out)
+    else:
+        _post(output, streams, post, comb, out)
