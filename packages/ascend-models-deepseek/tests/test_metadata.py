@@ -169,6 +169,7 @@ def test_nothing_but_padding(ratio: int, role: CacheRole) -> None:
     step = Step(kinds(ratio)[role], [(0, 5)])
     meta = step.build(torch.full((5,), -1))
     assert meta.write is not None
+    step.cache.fill_(3.0)
     before = step.cache.clone()
     write_rows(step.cache, torch.ones(5, step.kind.width), meta.write)
     assert torch.equal(step.cache, before)

@@ -55,7 +55,7 @@ class DeepseekV4Model(nn.Module):
         """Final hidden states ``[T, H]`` and the streams ``[T, n, H]`` in front of the head."""
         follow_torch_threads()
         embedded = self.embed_tokens(input_ids)
-        streams = embedded.unsqueeze(1).repeat(1, self.spec.hc_mult, 1)
+        streams = embedded.unsqueeze(1).expand(-1, self.spec.hc_mult, -1).contiguous()
         rotation = self.rotary(positions)
         for layer in self.layers:
             streams = layer(streams, input_ids, rotation)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from vllm.v1.attention.backend import AttentionMetadata
 
@@ -112,10 +113,7 @@ def _entry_cache(meta: AscendDSAMetadata, kind: CacheKind) -> None:
 
 def _token_cache(meta: AscendDSAMetadata, kind: CacheKind, slot_mapping: torch.Tensor) -> None:
     layout = meta.layout
-    slots = slot_mapping[: layout.num_tokens].long()
-    # Rounding down gives padding slots, which are negative, a negative block.
-    block = torch.div(slots, kind.block_tokens, rounding_mode="floor")
-    meta.write = RowIndex(block, slots - block * kind.block_tokens)
+    meta.write = _rows_of_slots(slot_mapping[: layout.num_tokens].long(), kind.block_tokens)
     if kind.role is CacheRole.SLIDING_WINDOW:
         assert kind.window is not None
         position = layout.window_positions(kind.window)
@@ -131,6 +129,15 @@ def _token_cache(meta: AscendDSAMetadata, kind: CacheKind, slot_mapping: torch.T
     position = last.unsqueeze(-1) - torch.arange(width, 0, -1, device=last.device)
     # Rows before the first token belong to no window; the compressor ignores them by entry.
     meta.read = _rows_of(meta, kind, closed.request, position)
+
+
+def _rows_of_slots(slots: torch.Tensor, block_tokens: int) -> RowIndex:
+    """Rounding down gives padding slots, which are negative, a negative block."""
+    if slots.is_cpu:
+        block, offset = np.divmod(slots.numpy(), block_tokens)
+        return RowIndex(torch.from_numpy(block), torch.from_numpy(offset))
+    place = torch.div(slots, block_tokens, rounding_mode="floor")
+    return RowIndex(place, slots - place * block_tokens)
 
 
 def _rows_of(

@@ -79,6 +79,35 @@ def hc_post(output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPl
     return new_streams
 
 
+def hc_head(
+    streams: torch.Tensor,
+    fn: torch.Tensor,
+    scale: torch.Tensor,
+    base: torch.Tensor,
+    hc_eps: float,
+    norm_eps: float,
+) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.hyper_connection.hc_head`; a few tokens."""
+    out = streams.new_empty((streams.shape[0], streams.shape[2]))
+    _head(
+        as_numpy(streams),
+        as_numpy(fn),
+        as_numpy(scale),
+        as_numpy(base),
+        np.float32(hc_eps),
+        np.float32(norm_eps),
+        as_numpy(out),
+    )
+    return out
+
+
+def supports_head(streams: torch.Tensor, fn: torch.Tensor, *controls: torch.Tensor) -> bool:
+    """As :func:`supports`, a few tokens, and a contiguous projection."""
+    return (
+        streams.shape[0] <= _FEW_TOKENS and fn.is_contiguous() and supports(streams, fn, *controls)
+    )
+
+
 @njit(fastmath=FASTMATH, cache=True)
 def _weights(mix, rms, scale, base, iters, eps, pre, post, comb):  # type: ignore[no-untyped-def]
     """Fill pre [n], post [n] and comb [n, n] of one token from its projected streams."""
@@ -164,6 +193,29 @@ def pre_few(  # type: ignore[no-untyped-def]
             streams[t], mixes[t], scale, base, iters, hc_eps, norm_eps, gain,
             out[t], post[t], comb[t],
         )  # fmt: skip
+
+
+@njit(fastmath=FASTMATH, cache=True)
+def _head(streams, fn, scale, base, hc_eps, norm_eps, out):  # type: ignore[no-untyped-def]
+    tokens, n, hidden = streams.shape
+    wide = np.empty((1, n * hidden), dtype=np.float32)
+    mix = np.empty((1, n), dtype=np.float32)
+    for t in range(tokens):
+        total = np.float32(0)
+        for k in range(n):
+            for d in range(hidden):
+                v = widen(streams[t, k, d])
+                wide[0, k * hidden + d] = v
+                total += v * v
+        rms = np.float32(1) / np.sqrt(total / np.float32(n * hidden) + norm_eps)
+        product(wide, 0, 1, fn, 0, n, mix, 0)
+        row = np.zeros(hidden, dtype=np.float32)
+        for k in range(n):
+            gate = np.float32(1) / (np.float32(1) + np.exp(-(mix[0, k] * rms * scale[0] + base[k])))
+            for d in range(hidden):
+                row[d] += (gate + hc_eps) * wide[0, k * hidden + d]
+        for d in range(hidden):
+            out[t, d] = narrow(out, row[d])
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
