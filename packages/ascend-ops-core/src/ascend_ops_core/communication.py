@@ -56,9 +56,9 @@ def all_to_all(
     parts = parts.contiguous()
     if received is None:
         received = torch.empty_like(parts)
-    communicator = getattr(group, "device_communicator", None)
-    if hasattr(communicator, "all_to_all_into"):
-        communicator.all_to_all_into(received, parts)
+    exchange = getattr(getattr(group, "device_communicator", None), "all_to_all_into", None)
+    if exchange is not None:
+        exchange(received, parts)
     else:
         torch.distributed.all_to_all_single(received, parts, group=group.device_group)
     return received
