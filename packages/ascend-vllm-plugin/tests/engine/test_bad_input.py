@@ -178,10 +178,10 @@ def test_cache_too_small_for_one_request(checkpoints: Checkpoints, refusal: Refu
     ("keys", "size", "value"),
     [
         ({}, 3, "8"),
-        ({"o_groups": 1}, 2, "1"),
+        ({"o_groups": 1, "o_lora_rank": 31}, 2, "31"),
         ({"moe_intermediate_size": 63}, 2, "63"),
     ],
-    ids=["heads", "groups", "expert_channels"],
+    ids=["heads", "low_rank", "expert_channels"],
 )
 def test_tensor_parallel_size_that_does_not_divide(
     broken: Callable[..., Path],

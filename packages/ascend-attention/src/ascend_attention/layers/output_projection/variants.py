@@ -242,7 +242,8 @@ VARIANTS: tuple[Variant, ...] = (
         _fp8,
     ),
 )
-"""In the order in which ``auto`` tries them; it never chooses ``fp8``, which changes results."""
+"""Every variant. ``auto`` takes ``otp`` where its size is set, else the first of ``plain`` and
+``olora_tp`` that fits; ``fp8``, which changes results, is used where it is asked for."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ def choose_projection(asked: str, settings: ProjectionSettings) -> ProjectionCho
     """Choose the variant for a model and its layout.
 
     Args:
-        asked: a variant's name, or ``"auto"`` for the first whose results are the model's.
+        asked: a variant's name, or ``"auto"``; see :data:`VARIANTS`.
         settings: the model and its layout.
 
     Raises:
@@ -275,15 +276,16 @@ def choose_projection(asked: str, settings: ProjectionSettings) -> ProjectionCho
         )
     answers = {one.name: one.supports(settings) for one in VARIANTS}
     refused = tuple((name, answer.reason) for name, answer in answers.items() if not answer)
-    wanted = [one for one in VARIANTS if asked in (one.name, AUTO)]
-    for variant in wanted:
-        if answers[variant.name] and (asked != AUTO or variant.name != "fp8"):
+    wanted = [asked]
+    if asked == AUTO:
+        wanted = ["otp"] if settings.exchange > 1 else ["plain", "olora_tp"]
+    for variant in VARIANTS:
+        if variant.name in wanted and answers[variant.name]:
             return ProjectionChoice(variant, refused)
     possible = [name for name in known if answers[name]]
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in refused if asked in (name, AUTO))
     raise InvalidInputError(
         f"o_proj={asked!r} on {settings.family} with tensor_parallel_size="
         f"{settings.tensor_parallel}",
-        reasons,
+        "; ".join(f"{name}: {answers[name].reason}" for name in wanted),
         f"Use {' or '.join(possible)}." if possible else "Change the parallel sizes.",
     )
