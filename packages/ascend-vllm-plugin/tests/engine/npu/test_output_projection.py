@@ -1,4 +1,4 @@
-"""Variants of the output projection inside engines of two processes, with graphs and drafts."""
+"""Variants of the output projection in engines: two processes with graphs and drafts, and A5."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ascend_models_deepseek.testing import SPECS, Oracle, random_prompt, write_checkpoint
+import torch
+from ascend_models_deepseek.testing import (
+    MXFP8_OVER_BFLOAT16,
+    SPECS,
+    Oracle,
+    random_prompt,
+    write_checkpoint,
+)
+
+from ..harness import Checkpoints, EnginePool, Request
 
 pytestmark = pytest.mark.engine_npu
 
@@ -124,3 +133,27 @@ def test_greedy_tokens_are_those_of_transformers(name: str, folder: Path) -> Non
         assert result["buffers"] == ["o_proj_send", "o_proj_received"]
     # A replica without requests takes part in every replay of the other.
     assert found[0]["replays"] == found[1]["replays"] >= 3
+
+
+@pytest.mark.usefixtures("family")
+def test_fp8_on_a5(engines: EnginePool, checkpoints: Checkpoints) -> None:
+    """Logits of a bfloat16 engine whose output projections are MXFP8, against transformers."""
+    engine = engines.get(
+        "tensor_parallel",
+        torch.bfloat16,
+        additional_config={"device_family": "A5", "o_proj": "fp8"},
+        max_num_batched_tokens=64,
+    )
+    layer = engine.runner.get_model().model.layers[0].attn.o_proj
+    assert layer.wo_a.dtype == layer.wo_b.dtype == torch.float8_e4m3fn
+    ids = prompt(100)
+    (result,) = engine.run([Request(ids, 4, prompt_logits=True)])
+    engines.close()
+    assert result.prompt_logits is not None
+    folder = checkpoints.folder("tensor_parallel", torch.bfloat16)
+    ids = ids + result.tokens[:-1]
+    truth = Oracle(folder).logits(ids)
+    logits = torch.cat([result.prompt_logits, result.logits])
+    error = float((logits - truth).abs().mean())
+    yardstick = float((Oracle(folder, torch.bfloat16).logits(ids) - truth).abs().mean())
+    assert error <= MXFP8_OVER_BFLOAT16 * yardstick, (error, yardstick)

@@ -71,7 +71,8 @@ class _Exchanging(OutputProjection):
 
         Args:
             x: ``[T, P, ...]``, what this rank's tokens have for each rank.
-            rows: tokens that every rank sends, at least T; the others are zeros.
+            rows: tokens that every rank sends, at least T; rows behind T travel as zeros, so that
+                no rank multiplies what its neighbour's memory held.
         """
         send = self._parts(SEND, rows, x)
         send[:, : x.shape[0]].copy_(x.transpose(0, 1))
