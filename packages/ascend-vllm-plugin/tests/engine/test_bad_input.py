@@ -204,6 +204,29 @@ def test_tensor_parallel_size_that_does_not_divide(
         arguments.create_engine_config()
 
 
+@pytest.mark.parametrize(
+    ("additional", "message"),
+    [
+        ({"o_proj": "fp8"}, r"o_proj='fp8' on cpu.*it exists on A5.*Use plain"),
+        ({"o_proj_tensor_parallel_size": 2}, r"must divide data_parallel_size=1"),
+    ],
+    ids=["device", "replicas"],
+)
+def test_an_output_projection_that_is_not_there(
+    broken: Callable[..., Path], in_process: None, additional: dict[str, Any], message: str
+) -> None:
+    from vllm import EngineArgs
+
+    arguments = EngineArgs(
+        model=str(broken(config={})),
+        skip_tokenizer_init=True,
+        dtype="float32",
+        additional_config=additional,
+    )
+    with pytest.raises(Exception, match=message):
+        arguments.create_engine_config()
+
+
 def test_a_good_checkpoint_still_starts(engines: EnginePool, checkpoints: Checkpoints) -> None:
     """Nothing of a refused start stays behind in the process."""
     engine = engines.get(SPEC)

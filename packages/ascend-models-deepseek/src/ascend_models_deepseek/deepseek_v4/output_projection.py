@@ -186,7 +186,7 @@ def _additional(vllm_config: VllmConfig) -> Mapping[str, Any]:
 
 def _exchange_size(vllm_config: VllmConfig) -> int:
     size = _additional(vllm_config).get(EXCHANGE_KEY, 1)
-    if not isinstance(size, int) or size < 1:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise InvalidInputError(
             f"{EXCHANGE_KEY}={size!r}", "it is a number of ranks", "Use 1 for no exchange."
         )
@@ -208,21 +208,37 @@ def _tokens_of_every_rank(tokens: int) -> int:
 
 
 def _exchange_group(size: int, parallel: ParallelConfig) -> GroupCoordinator:
-    """Neighbouring data-parallel replicas of this tensor-parallel rank."""
     if size == parallel.data_parallel_size:
         return get_dp_group()
     inner = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
-    ranks = torch.arange(torch.distributed.get_world_size())
-    replicas = ranks.view(-1, parallel.data_parallel_size, inner).transpose(1, 2)
-    return _subgroup("otp", replicas.reshape(-1, size).tolist())
+    world = torch.distributed.get_world_size()
+    return _subgroup("otp", exchange_ranks(world, parallel.data_parallel_size, inner, size))
 
 
 def _latent_group(size: int) -> GroupCoordinator:
-    """Neighbouring tensor-parallel ranks, those that share a group of heads."""
     if size == get_tp_group().world_size:
         return get_tp_group()
-    ranks = torch.arange(torch.distributed.get_world_size())
-    return _subgroup("olora_tp", ranks.view(-1, size).tolist())
+    return _subgroup("olora_tp", latent_ranks(torch.distributed.get_world_size(), size))
+
+
+def exchange_ranks(world: int, replicas: int, inner: int, size: int) -> list[list[int]]:
+    """Groups of ``otp``: ``size`` neighbouring replicas' ranks at the same place within them.
+
+    Args:
+        world: all ranks, replica by replica.
+        replicas: data-parallel replicas.
+        inner: ranks of a replica.
+        size: ranks of a group.
+    """
+    ranks = torch.arange(world).view(-1, replicas, inner).transpose(1, 2)
+    groups: list[list[int]] = ranks.reshape(-1, size).tolist()
+    return groups
+
+
+def latent_ranks(world: int, size: int) -> list[list[int]]:
+    """Groups of ``olora_tp``: ``size`` neighbouring tensor-parallel ranks, which lie together."""
+    groups: list[list[int]] = torch.arange(world).view(-1, size).tolist()
+    return groups
 
 
 def _subgroup(name: str, ranks: Sequence[Sequence[int]]) -> GroupCoordinator:
