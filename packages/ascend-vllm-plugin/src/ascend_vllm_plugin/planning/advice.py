@@ -128,14 +128,19 @@ def _most_requests(plan: Plan) -> int:
 def _enough_cards(plan: Plan) -> Layout | None:
     layout = plan.request.layout
     tensor, data = layout.tensor, layout.data
+    # Ranks beyond the output groups exchange rows in every layer: to be asked for, not advised.
+    groups = plan.source.spec.o_groups
     while 2 * tensor * data <= _MOST_CARDS:
         shared = layout.expert > 1
         for wider in ((2 * tensor, data), (tensor, 2 * data)):
+            if wider[0] > max(tensor, groups):
+                continue
             candidate = Layout(*wider, wider[0] * wider[1] if shared else 1)
             trial = _try(plan, replace(plan.request, layout=candidate))
             if trial is not None and trial.fits:
                 return candidate
-        if _try(plan, replace(plan.request, layout=Layout(2 * tensor, data))) is not None:
+        narrower = replace(plan.request, layout=Layout(2 * tensor, data))
+        if 2 * tensor <= groups and _try(plan, narrower) is not None:
             tensor *= 2
         else:
             data *= 2
