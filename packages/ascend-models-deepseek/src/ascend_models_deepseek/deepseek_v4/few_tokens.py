@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from ascend_attention.caches import CacheRole
+from ascend_attention.layers.output_projection import OutputProjection
 from ascend_attention.vllm.dsa.few_tokens import FewTokensOnCPU, refuse_rows
 from ascend_ops_core.cpu_kernels import CpuKernels
 
@@ -93,8 +94,8 @@ class FewTokensLayer:
         attention.attend(attend, metas, writes, made.query, made.attended)
         if not kernels.behind_attention(
             made.attended,
-            as_numpy(attn.wo_a),
-            as_numpy(attn.wo_b),
+            as_numpy(attn.o_proj.wo_a),
+            as_numpy(attn.o_proj.wo_b),
             cos,
             sin,
             made.out,
@@ -223,10 +224,10 @@ def _connection(kernels: ModuleType, connection: Any, gain: torch.Tensor) -> tup
 
 def _weights_fit(layer: DeepseekV2DecoderLayer, dtype: torch.dtype) -> bool:
     """Whether all weights are contiguous, the products' of ``dtype``, the others float32."""
-    if dtype not in _DTYPES:
+    if dtype not in _DTYPES or type(layer.attn.o_proj) is not OutputProjection:
         return False
     attn, moe = layer.attn, layer.ffn
-    products = [attn.wqa_wkv, attn.wq_b, attn.wo_a, attn.wo_b, moe.gate]
+    products = [attn.wqa_wkv, attn.wq_b, attn.o_proj.wo_a, attn.o_proj.wo_b, moe.gate]
     products += [moe.experts.w13, moe.experts.w2]
     if moe.shared_experts is not None:
         products += [moe.shared_experts.w13, moe.shared_experts.w2]
