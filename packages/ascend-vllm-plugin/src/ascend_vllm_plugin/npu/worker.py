@@ -9,15 +9,17 @@ from typing import Any, NoReturn
 
 import torch
 from ascend_ops_core.errors import InvalidInputError
+from vllm import envs
 from vllm.platforms import current_platform
 from vllm.profiler.wrapper import TorchProfilerWrapper
 from vllm.utils.mem_utils import MemorySnapshot
 from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.utils import report_usage_stats
-from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
+from vllm.v1.worker.gpu_worker import CompilationTimes, Worker, init_worker_distributed_environment
 from vllm.v1.worker.utils import request_memory
 from vllm.v1.worker.workspace import init_workspace_manager
 
+from ascend_vllm_plugin.npu import memory
 from ascend_vllm_plugin.npu.config import AscendConfig
 from ascend_vllm_plugin.npu.runner import NPUModelRunner
 
@@ -71,6 +73,33 @@ class NPUWorker(Worker):
         self.model_runner = NPUModelRunner(self.vllm_config, self.device)
         if self.rank == 0:
             report_usage_stats(self.vllm_config)
+
+    @torch.inference_mode()
+    def determine_available_memory(self) -> int:
+        """Bytes for the caches: vLLM's figure, less what graphs take, as it does on CUDA."""
+        available = super().determine_available_memory()
+        mode = self.vllm_config.compilation_config.cudagraph_mode
+        if (
+            self.cache_config.kv_cache_memory_bytes
+            or not mode
+            or not envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS
+        ):
+            return int(available)
+        graphs = self.model_runner.profile_cudagraph_memory()
+        self.cudagraph_memory_estimate = graphs
+        self.peak_activation_memory += graphs
+        self.available_kv_cache_memory_bytes -= graphs
+        return int(available) - graphs
+
+    def compile_or_warm_up_model(self) -> CompilationTimes:
+        """Capture the graphs, and say what this rank's memory is used for."""
+        times = super().compile_or_warm_up_model()
+        logger.info("memory of rank %d: %s", self.rank, memory.describe(self.memory_figures()))
+        return times
+
+    def memory_figures(self) -> dict[str, int]:
+        """What this rank has allocated, see :func:`ascend_vllm_plugin.npu.memory.figures`."""
+        return memory.figures(self)
 
     def _ranks_of_other_replicas(self) -> int:
         """Local ranks in front of this data-parallel replica's."""
