@@ -67,7 +67,6 @@ class Case:
 
 
 CASES = {
-    "A3": Case("A3", FEW),
     "A3-float32": Case("A3", SPECS["wide_window"], "float32", step=200),
     "A3-graphs": Case("A3", FEW, step=64, sizes=(2, 16)),
     "A3-mtp": Case("A3", SPECS["tensor_parallel"], "float32", step=300, drafted=1),
