@@ -11,7 +11,6 @@ import torch
 from ascend_ops_core.errors import InvalidInputError
 from vllm import envs
 from vllm.platforms import current_platform
-from vllm.profiler.wrapper import TorchProfilerWrapper
 from vllm.utils.mem_utils import MemorySnapshot
 from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.utils import report_usage_stats
@@ -21,6 +20,7 @@ from vllm.v1.worker.workspace import init_workspace_manager
 
 from ascend_vllm_plugin.npu import memory
 from ascend_vllm_plugin.npu.config import AscendConfig
+from ascend_vllm_plugin.npu.profiler import make_profiler
 from ascend_vllm_plugin.npu.runner import NPUModelRunner
 
 logger = logging.getLogger(__name__)
@@ -127,25 +127,17 @@ class NPUWorker(Worker):
         _refuse_sleep()
 
     def profile(self, is_start: bool = True, profile_prefix: str | None = None) -> None:
-        """Start or stop torch's profiler, which records the host's work alone.
+        """Start or stop the profiler, see :mod:`ascend_vllm_plugin.npu.profiler`.
 
         Raises:
-            InvalidInputError: the engine was started without a profiler, or with one of CUDA.
+            InvalidInputError: there is none, or not as it was asked for.
         """
-        if self.profiler_config.profiler != "torch":
-            raise InvalidInputError(
-                f"profiler {self.profiler_config.profiler!r}",
-                "a worker on an NPU has torch's profiler, and only if the engine was started so",
-                "Start with --profiler-config.profiler=torch and a torch_profiler_dir; use msprof "
-                "for the device's own work.",
-            )
         if is_start and self.profiler is None:
             name = f"rank{self.rank}"
-            self.profiler = TorchProfilerWrapper(
+            self.profiler = make_profiler(
                 self.profiler_config,
-                worker_name=f"{profile_prefix}_{name}" if profile_prefix else name,
-                local_rank=self.local_rank,
-                activities=["CPU"],
+                f"{profile_prefix}_{name}" if profile_prefix else name,
+                self.local_rank,
             )
         super().profile(is_start=is_start, profile_prefix=profile_prefix)
 
