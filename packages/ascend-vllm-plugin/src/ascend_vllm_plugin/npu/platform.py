@@ -68,6 +68,8 @@ class AscendNPUPlatform(CompressedCachesMixin, Platform):
         if parallel.worker_cls == "auto":
             parallel.worker_cls = f"{_PACKAGE}.worker.NPUWorker"
         parallel.disable_custom_all_reduce = True
+        # Replicas agree on the size of a step from the host's numbers; no device needs to wait.
+        parallel.disable_nccl_for_dp_synchronization = True
         compilation = vllm_config.compilation_config
         asked = compilation.cudagraph_mode
         if asked not in (CUDAGraphMode.NONE, CUDAGraphMode.FULL_DECODE_ONLY):
