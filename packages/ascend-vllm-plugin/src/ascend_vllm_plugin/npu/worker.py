@@ -104,6 +104,9 @@ class NPUWorker(Worker):
     def _ranks_of_other_replicas(self) -> int:
         """Local ranks in front of this data-parallel replica's."""
         parallel = self.parallel_config
+        if parallel.assigned_physical_gpu_ids is not None:
+            # vLLM has given each replica its own list of devices, which local ranks index.
+            return 0
         outside = ("ray", "external_launcher")
         if parallel.distributed_executor_backend in outside:
             return 0
