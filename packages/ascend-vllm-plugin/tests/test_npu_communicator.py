@@ -66,6 +66,21 @@ class StandIn(dist.ProcessGroup):
         out.copy_(RANKS * given.chunk(RANKS)[RANK])
         return self._note("reduce_scatter", given)
 
+    def all_to_all_single(
+        self,
+        out: torch.Tensor,
+        given: torch.Tensor,
+        out_sizes: list[int],
+        sizes: list[int],
+        opts: Any = None,
+    ) -> _Done:
+        assert not out_sizes
+        assert not sizes
+        assert out.is_contiguous()
+        # What every rank sends to this one is its part for it.
+        out.copy_(torch.cat([given.chunk(RANKS)[RANK]] * RANKS))
+        return self._note("all_to_all", given)
+
     def gather(
         self, out: list[list[torch.Tensor]], given: list[torch.Tensor], opts: Any = None
     ) -> _Done:
@@ -136,6 +151,18 @@ def test_reduce_scatter(communicator: HCCLCommunicator, group: StandIn, dim: int
     expected = RANKS * x.chunk(RANKS, dim)[RANK]
     assert torch.equal(communicator.reduce_scatter(x, dim), expected)
     assert [name for name, *_ in group.asked] == ["reduce_scatter"]
+
+
+@pytest.mark.parametrize("tokens", [2, 0])
+def test_all_to_all_writes_where_it_is_told(
+    communicator: HCCLCommunicator, group: StandIn, tokens: int
+) -> None:
+    """A captured graph repeats it over the same memory."""
+    parts = torch.arange(3 * tokens * 4, dtype=torch.float32).view(3, tokens, 4)
+    received = torch.full((3, tokens, 4), float("nan"))
+    communicator.all_to_all_into(received, parts)
+    assert torch.equal(received, torch.stack([parts[RANK]] * RANKS))
+    assert group.asked == [("all_to_all", (3, tokens, 4), None)]
 
 
 def test_gather_returns_something_on_one_rank_only(
