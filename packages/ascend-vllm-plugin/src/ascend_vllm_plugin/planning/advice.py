@@ -9,7 +9,7 @@ import torch
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
-from ascend_vllm_plugin.planning.plan import Plan, gib, make_plan
+from ascend_vllm_plugin.planning.plan import MODEL_DTYPE, Plan, gib, make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.weights import Layout, WeightFormat
 
@@ -98,6 +98,20 @@ def notes(plan: Plan) -> Iterator[str]:
         yield (
             f"scales of indexer keys: {plan.pool.scale_bytes} bytes for every block of "
             f"{plan.pool.stride}; vLLM's pool does not count them, so they are reserved beside it."
+        )
+    if request.device != "cpu" and request.kv_dtype != MODEL_DTYPE:
+        yield (
+            "caches are planned in the dtypes of the family; an engine whose log says that it "
+            "keeps the model's is planned with --kv-dtype model."
+        )
+    if request.captures.dropped:
+        yield f"graphs: {request.captures.reason}."
+    outside = plan.memory_bytes.bytes - plan.budget
+    if plan.outside_bytes > outside:
+        yield (
+            f"block tables and indices of attention take {gib(plan.outside_bytes)}, for which "
+            f"gpu_memory_utilization={request.gpu_memory_utilization} leaves {gib(outside)}: lower "
+            "it, or lower --max-num-batched-tokens."
         )
     main = plan.pool.groups[0]
     if plan.pool.padding(main) > _MUCH_PADDING:
