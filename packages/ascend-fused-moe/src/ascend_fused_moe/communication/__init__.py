@@ -1,0 +1,1 @@
+"""How tokens and results travel between the ranks that hold a layer's experts."""
