@@ -1,4 +1,4 @@
-"""Schedules over several streams; they are the same for every package (`ascend_ops_core.overlap`)."""
+"""Schedules over several streams, from :mod:`ascend_ops_core.overlap`, under their old name here."""
 
 from __future__ import annotations
 
