@@ -87,6 +87,14 @@ def _compare_load(spec: Any, results: list[dict[str, Any]], chosen: list[list[in
 
 
 @pytest.fixture(scope="session")
+def npu_ranks() -> Iterator[Ranks]:
+    with RankProcesses(4, WORKER, {"ASCEND_TEST_DEVICE": "npu"}) as processes:
+        processes.call("set_up")
+        yield Ranks(processes, load_file(WORKER))
+
+
+@pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
     with RankProcesses(4, WORKER) as processes:
+        processes.call("set_up")
         yield Ranks(processes, load_file(WORKER))

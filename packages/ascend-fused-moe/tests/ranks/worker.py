@@ -1,7 +1,12 @@
-"""A small layer spread over the ranks of this process group, and the same layer in one process."""
+"""A small layer spread over the ranks of this process group, and the same layer in one process.
+
+With ``ASCEND_TEST_DEVICE=npu`` the ranks have a simulated NPU each, whose groups exchange through
+host memory.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
@@ -9,7 +14,7 @@ from typing import Any
 
 import torch
 from ascend_fused_moe.communication.groups import ParallelGroups, parallel_groups
-from ascend_fused_moe.communication.methods import AllGatherCommImpl, AlltoAllCommImpl
+from ascend_fused_moe.communication.methods import AllGatherCommImpl, AlltoAllCommImpl, MC2CommImpl
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.experts_mlp import StackedExpertsMlp
 from ascend_fused_moe.routers import AscendFusedTopKRouter
@@ -21,13 +26,21 @@ from ascend_fused_moe.runner import (
 from ascend_ops_core import cpu_kernels
 from torch import distributed
 
-# Four processes that compile kernels take longer than all that they compute here.
-cpu_kernels.numba_available = lambda: False
-
-HIDDEN, INTER, SHARED = 16, 12, 24
-METHODS = {one.kind.value: one for one in (AllGatherCommImpl, AlltoAllCommImpl)}
+DEVICE = os.environ.get("ASCEND_TEST_DEVICE", "cpu")
+INTER, SHARED = 12, 24
+METHODS = {one.kind.value: one for one in (AllGatherCommImpl, AlltoAllCommImpl, MC2CommImpl)}
 TENSOR_PARALLEL = SharedExpertParallelMode.TENSOR_PARALLEL
 SEQUENCE_PARALLEL = SharedExpertParallelMode.SEQUENCE_PARALLEL
+
+
+def set_up() -> None:
+    """Make this process a rank."""
+    # Four processes that compile kernels take longer than all that they compute here.
+    cpu_kernels.numba_available = lambda: False
+    if DEVICE == "npu":
+        from ascend_ops_core.testing.simulated_npu import install
+
+        install("A3", devices=1, kernels="reference", memory_bytes=64 * 1024**2)
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,7 @@ class Layer:
         padding: of each part, its last rows that are padding, which hold NaN.
         limit: bound of the gated activation.
         dtype: of tokens and weights.
+        hidden: size of a token.
         ask: the ranks ask each other for the tokens of the parts.
         options: of the runner.
     """
@@ -65,6 +79,7 @@ class Layer:
     padding: tuple[int, ...] = ()
     limit: float | None = None
     dtype: torch.dtype = torch.float32
+    hidden: int = 16
     ask: bool = False
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
@@ -92,19 +107,20 @@ def values_of(layer: Layer) -> Values:
     def randn(*shape: int, scale: float = 1.0) -> torch.Tensor:
         return (torch.randn(*shape, generator=new) * scale).to(layer.dtype)
 
-    experts = layer.experts
+    experts, hidden = layer.experts, layer.hidden
+    into = 1.2 * hidden**-0.5
     logits = [torch.randn(count, experts, generator=new) for count in layer.tokens]
     if layer.only:
         for one in logits:
             one[:, [e for e in range(experts) if e not in layer.only]] = -torch.inf
-    x = [randn(count, HIDDEN) for count in layer.tokens]
+    x = [randn(count, hidden) for count in layer.tokens]
     for one, padding in zip(x, layer.padding, strict=False):
         one[len(one) - padding :] = torch.nan
     return Values(
-        randn(experts, 2 * INTER, HIDDEN, scale=0.3),
-        randn(experts, HIDDEN, INTER, scale=0.3),
-        randn(2 * SHARED, HIDDEN, scale=0.3),
-        randn(HIDDEN, SHARED, scale=0.3),
+        randn(experts, 2 * INTER, hidden, scale=into),
+        randn(experts, hidden, INTER, scale=0.3),
+        randn(2 * SHARED, hidden, scale=into),
+        randn(hidden, SHARED, scale=0.3),
         x,
         logits,
     )
@@ -126,9 +142,10 @@ class CountingGroup:
         if not callable(found) or self._group.world_size == 1:
             return found
 
-        def counted(*args: Any) -> Any:
+        def counted(input_: torch.Tensor, *args: Any) -> torch.Tensor:
             self.calls[name] += 1
-            return found(*args)
+            result: torch.Tensor = found(input_.cpu(), *args)
+            return result.to(input_.device)
 
         return counted
 
@@ -156,12 +173,13 @@ def run(layer: Layer) -> dict[str, Any] | None:
     groups = ParallelGroups(*(CountingGroup(one) for one in (plain.tp, plain.dp, plain.ep)))
     runner, router = _runner(layer, groups)
     given, here = _inputs(layer, groups)
+    given = {name: one.to(DEVICE) for name, one in given.items()}
     output = runner(tokens=None if layer.ask else layer.tokens, **given)
     assert here == len(output)
     whole = runner.output_is_reduced
     output = runner.maybe_all_reduce_tensor_model_parallel(output)
     return {
-        "output": output.float().numpy(),
+        "output": output.float().cpu().numpy(),
         "chosen": getattr(router, "chosen", []),
         "whole": whole,
         "load": runner.last_result.group_list.counts().values.tolist(),
@@ -182,7 +200,8 @@ def _runner(layer: Layer, groups: Any) -> tuple[AscendMoERunner, RecordingRouter
     partition = ExpertPartition(layer.experts, groups.ep.world_size)
     method = METHODS[layer.method](groups, partition, sequence_parallel=layer.sequence_parallel)
     router = RecordingRouter(layer.experts, layer.top_k)
-    mlp = StackedExpertsMlp(*_experts(layer, values, groups, partition), layer.limit)
+    experts = _experts(layer, values, groups, partition)
+    mlp = StackedExpertsMlp(*(one.to(DEVICE) for one in experts), layer.limit)
     shared = None
     if layer.shared is not None:
         mode = SharedExpertParallelMode(layer.shared)
@@ -190,8 +209,8 @@ def _runner(layer: Layer, groups: Any) -> tuple[AscendMoERunner, RecordingRouter
         if mode in (TENSOR_PARALLEL, SEQUENCE_PARALLEL):
             w13, w2 = _slice(w13, w2, groups.tp.rank_in_group, groups.tp.world_size)
         shared = AscendSharedExperts(
-            w13,
-            w2,
+            w13.to(DEVICE),
+            w2.to(DEVICE),
             groups,
             mode,
             sequence_parallel=layer.sequence_parallel,
@@ -253,7 +272,7 @@ def by_brute_force(layer: Layer) -> list[torch.Tensor]:
     outputs = []
     for part, (x, logits) in enumerate(zip(values.x, values.logits, strict=True)):
         real = len(x) - (layer.padding[part] if layer.padding else 0)
-        out = torch.zeros(len(x), HIDDEN, dtype=torch.float64)
+        out = torch.zeros(len(x), layer.hidden, dtype=torch.float64)
         for t in range(len(x)):
             if layer.shared is not None:
                 out[t] = _network(x[t], values.shared13, values.shared2, layer.limit)

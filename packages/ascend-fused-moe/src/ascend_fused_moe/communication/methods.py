@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import Enum
+from typing import Protocol
 
 import torch
 from ascend_ops_core.errors import InvalidInputError
@@ -14,11 +15,13 @@ from ascend_fused_moe.communication.prepare_finalize import (
     PrepareAndFinalize,
     PrepareAndFinalizeWithAll2All,
     PrepareAndFinalizeWithAllGather,
+    PrepareAndFinalizeWithMC2,
 )
 from ascend_fused_moe.dispatchers import (
     MoETokenDispatcher,
     TokenDispatcherWithAll2AllV,
     TokenDispatcherWithAllGather,
+    TokenDispatcherWithMC2,
 )
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.experts_mlp import ExpertsMlp
@@ -29,7 +32,15 @@ from ascend_fused_moe.pipeline import (
     MoETokenDispatchInput,
 )
 
-__all__ = ["AllGatherCommImpl", "AlltoAllCommImpl", "MoECommMethod", "MoECommType"]
+__all__ = [
+    "AllGatherCommImpl",
+    "AlltoAllCommImpl",
+    "FusedMC2CommImpl",
+    "FusedMC2Operator",
+    "MC2CommImpl",
+    "MoECommMethod",
+    "MoECommType",
+]
 
 
 class MoECommType(Enum):
@@ -164,3 +175,65 @@ class AlltoAllCommImpl(MoECommMethod):
 
     def _dispatcher(self) -> MoETokenDispatcher:
         return TokenDispatcherWithAll2AllV(self.groups.ep, self.partition.capacity)
+
+
+class MC2CommImpl(MoECommMethod):
+    """Rows go to the ranks of their experts and back by one operator each.
+
+    For few tokens, as in decode, on A2 and A3. Static shapes, so a captured graph can contain it.
+    """
+
+    kind = MoECommType.MC2
+
+    def _prepare_finalize(self, sequence_parallel: bool) -> PrepareAndFinalize:
+        self._require_expert_parallel()
+        return PrepareAndFinalizeWithMC2(self.groups, sequence_parallel=sequence_parallel)
+
+    def _dispatcher(self) -> MoETokenDispatcher:
+        return TokenDispatcherWithMC2(self.groups.ep, self.partition.capacity)
+
+
+class FusedMC2Operator(Protocol):
+    """Dispatch, experts and combine in one operator, such as CANN's mega MoE."""
+
+    def __call__(self, given: MoETokenDispatchInput, mlp: ExpertsMlp) -> FusedExpertsResult:
+        """The weighted sums for rows of which every rank has the same number."""
+
+
+class FusedMC2CommImpl(MC2CommImpl):
+    """MC2 with the experts inside the operator.
+
+    No public torch_npu up to 2.14 has such an operator, so the one to use must be given.
+
+    Args:
+        groups: the layer's ranks.
+        partition: which rank holds which expert.
+        sequence_parallel: see :class:`PrepareAndFinalize`.
+        operator: the operator, or None where there is none.
+
+    Raises:
+        InvalidInputError: no operator.
+    """
+
+    kind = MoECommType.FUSED_MC2
+
+    def __init__(
+        self,
+        groups: ParallelGroups,
+        partition: ExpertPartition,
+        *,
+        sequence_parallel: bool = False,
+        operator: FusedMC2Operator | None = None,
+    ) -> None:
+        if operator is None:
+            raise InvalidInputError(
+                "communication 'fused_mc2'",
+                "torch_npu has no operator that fuses dispatch, experts and combine",
+                "Use 'mc2', or pass an operator such as CANN's mega MoE.",
+            )
+        super().__init__(groups, partition, sequence_parallel=sequence_parallel)
+        self.operator = operator
+
+    def fused_experts(self, given: MoETokenDispatchInput, mlp: ExpertsMlp) -> FusedExpertsResult:
+        """See :meth:`MoECommMethod.fused_experts`."""
+        return self.operator(given, mlp)
