@@ -1,4 +1,4 @@
-"""Four processes for all tests of this folder, and the comparison with one process."""
+"""Six processes for all tests of this folder, and the comparison with one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ranks:
     """The processes, and what they run.
 
     Attributes:
-        processes: four of them.
+        processes: four or six of them.
         worker: the file that they have loaded.
     """
 
@@ -95,6 +95,6 @@ def npu_ranks() -> Iterator[Ranks]:
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
-    with RankProcesses(4, WORKER) as processes:
+    with RankProcesses(6, WORKER) as processes:
         processes.call("set_up")
         yield Ranks(processes, load_file(WORKER))

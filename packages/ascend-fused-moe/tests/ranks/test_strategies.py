@@ -52,6 +52,13 @@ def test_experts_that_ranks_do_not_divide(ranks: Any, experts: int, dp: int, tp:
     ranks.check(*({**given, **more} for more in MORE))
 
 
+def test_128_experts_on_six_ranks(ranks: Any) -> None:
+    """Bug case 5 as it was reported: DP3 x TP2, and room for 22 experts on every rank."""
+    given = {"experts": 128, "dp": 3, "tp": 2, "tokens": (9, 4, 0)}
+    for results in ranks.check(*({**given, **more} for more in MORE)):
+        assert [len(one["load"]) for one in results] == [22] * 6
+
+
 @pytest.mark.parametrize("only", [(3,), (0,), (7,), (1, 6)])
 def test_few_experts_have_all_tokens(ranks: Any, only: tuple[int, ...]) -> None:
     given = {"only": only, "top_k": len(only), "tokens": (5, 8)}

@@ -36,23 +36,21 @@ class RankProcesses:
     def __init__(self, ranks: int, file: Path, environment: dict[str, str] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ascend-ranks-")
         rendezvous = str(Path(self._folder.name) / "rendezvous")
-        context = multiprocessing.get_context("spawn")
+        # Its server imports torch once for all ranks, and has no threads that a fork would lose.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
         self._pipes: list[Connection] = []
         self._processes = []
-        before = dict(os.environ)
-        os.environ.update({"OMP_NUM_THREADS": "1", **(environment or {})})
-        try:
-            for rank in range(ranks):
-                here, there = context.Pipe()
-                arguments = (rank, ranks, rendezvous, str(file), there)
-                process = context.Process(target=_serve, args=arguments, daemon=True)
-                process.start()
-                there.close()
-                self._pipes.append(here)
-                self._processes.append(process)
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+        for rank in range(ranks):
+            here, there = context.Pipe()
+            place = rank, ranks, rendezvous
+            process = context.Process(
+                target=_serve, args=(place, str(file), environment or {}, there), daemon=True
+            )
+            process.start()
+            there.close()
+            self._pipes.append(here)
+            self._processes.append(process)
 
     def __enter__(self) -> RankProcesses:
         return self
@@ -116,7 +114,11 @@ class RankProcesses:
         self._folder.cleanup()
 
 
-def _serve(rank: int, ranks: int, rendezvous: str, file: str, pipe: Connection) -> None:
+def _serve(
+    place: tuple[int, int, str], file: str, environment: dict[str, str], pipe: Connection
+) -> None:
+    rank, ranks, rendezvous = place
+    os.environ.update(environment)
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks
