@@ -8,22 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from ascend_fused_moe.communication.groups import ParallelGroups, SingleRank
-from ascend_fused_moe.communication.methods import (
+from ascend_fused_moe.communication import (
     AllGatherCommImpl,
     AlltoAllCommImpl,
+    CommLayer,
     FusedMC2CommImpl,
     MC2CommImpl,
-    MoECommType,
-)
-from ascend_fused_moe.communication.selection import (
-    CommLayer,
     MoECommMethods,
+    MoECommType,
     select_moe_comm_method,
 )
 from ascend_fused_moe.dispatchers import TokenDispatcherWithMC2
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.group_list import GroupList, GroupListKind
+from ascend_fused_moe.groups import ParallelGroups, SingleRank
 from ascend_fused_moe.pipeline import FusedExpertsResult, MoETokenDispatchInput
 from ascend_ops_core import InvalidInputError
 from ascend_ops_core.devices import facts_of

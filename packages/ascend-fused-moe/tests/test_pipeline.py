@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from ascend_fused_moe.communication.groups import ParallelGroups, SingleRank
-from ascend_fused_moe.communication.methods import AllGatherCommImpl, AlltoAllCommImpl
+from ascend_fused_moe.communication import AllGatherCommImpl, AlltoAllCommImpl
 from ascend_fused_moe.dispatchers import TokenDispatcherWithAllGather
 from ascend_fused_moe.dispatchers.permutation import permute, unpermute
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.experts_mlp import StackedExpertsMlp, experts_of_rows
 from ascend_fused_moe.group_list import GroupList, GroupListKind
+from ascend_fused_moe.groups import ParallelGroups, SingleRank, single_rank
 from ascend_fused_moe.pipeline import MoERouterInput, MoETokenDispatchInput
 from ascend_fused_moe.routers import AscendFusedTopKRouter
 from ascend_fused_moe.runner import (
@@ -29,7 +29,7 @@ from ascend_fused_moe.testing.processes import RankProcesses
 from ascend_ops_core import InvalidInputError
 from ascend_ops_core.overlap import MAIN, missing_orders
 
-ALONE_GROUPS = ParallelGroups(SingleRank(), SingleRank(), SingleRank())
+ALONE_GROUPS = single_rank()
 
 
 class Place(SingleRank):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ascend_fused_moe.communication.groups import SingleRank
 from ascend_fused_moe.dispatchers import TokenDispatcherWithMC2
+from ascend_fused_moe.groups import SingleRank
 from ascend_fused_moe.pipeline import MoETokenDispatchInput
 from ascend_ops_core.devices import device_family
 from ascend_ops_core.testing.contract import install

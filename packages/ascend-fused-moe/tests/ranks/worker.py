@@ -13,10 +13,10 @@ from functools import cache
 from typing import Any
 
 import torch
-from ascend_fused_moe.communication.groups import ParallelGroups, parallel_groups
-from ascend_fused_moe.communication.methods import AllGatherCommImpl, AlltoAllCommImpl, MC2CommImpl
+from ascend_fused_moe.communication import AllGatherCommImpl, AlltoAllCommImpl, MC2CommImpl
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.experts_mlp import StackedExpertsMlp
+from ascend_fused_moe.groups import ParallelGroups, parallel_groups
 from ascend_fused_moe.routers import AscendFusedTopKRouter
 from ascend_fused_moe.runner import (
     AscendMoERunner,

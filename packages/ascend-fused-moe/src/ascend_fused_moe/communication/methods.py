@@ -10,7 +10,6 @@ from typing import Protocol
 import torch
 from ascend_ops_core.errors import InvalidInputError
 
-from ascend_fused_moe.communication.groups import ParallelGroups
 from ascend_fused_moe.communication.prepare_finalize import (
     PrepareAndFinalize,
     PrepareAndFinalizeWithAll2All,
@@ -25,6 +24,7 @@ from ascend_fused_moe.dispatchers import (
 )
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.experts_mlp import ExpertsMlp
+from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.pipeline import (
     FusedExpertsResult,
     MoEPrepareOutput,

@@ -9,7 +9,7 @@ import torch
 from ascend_ops_core.communication import all_gather_and_unpad, pad_and_reduce, pad_to_rows
 from ascend_ops_core.errors import InvalidInputError
 
-from ascend_fused_moe.communication.groups import ParallelGroups
+from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.pipeline import MoEPrepareOutput, MoERouterInput
 
 __all__ = [

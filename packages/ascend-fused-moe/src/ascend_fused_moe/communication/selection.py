@@ -9,7 +9,6 @@ from ascend_ops_core.devices import DeviceFacts
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.support import SUPPORTED, Support, refuse
 
-from ascend_fused_moe.communication.groups import ParallelGroups
 from ascend_fused_moe.communication.methods import (
     AllGatherCommImpl,
     AlltoAllCommImpl,
@@ -21,6 +20,7 @@ from ascend_fused_moe.communication.methods import (
 )
 from ascend_fused_moe.dispatchers.npu import supports_mc2
 from ascend_fused_moe.expert_partition import ExpertPartition
+from ascend_fused_moe.groups import ParallelGroups
 
 __all__ = ["CommChoice", "CommLayer", "MoECommMethods", "select_moe_comm_method"]
 

@@ -33,9 +33,7 @@ class TokenDispatcherWithAllGather(MoETokenDispatcher):
 
     def token_dispatch(self, given: MoETokenDispatchInput) -> MoETokenDispatchOutput:
         """See :meth:`MoETokenDispatcher.token_dispatch`."""
-        chosen = given.chosen()
-        # An id that is none must not become one of a later rank's places.
-        local = torch.where(chosen < 0, -1, chosen - self.rank * self.capacity)
+        local = given.chosen() - self.rank * self.capacity
         rows, index, counts = permute(given.hidden_states, local, self.capacity)
         group_list = GroupList(counts, GroupListKind.COUNTS)
         group_list.check(rows.shape[0], self.capacity)

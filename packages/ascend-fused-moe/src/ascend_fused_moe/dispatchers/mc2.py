@@ -8,7 +8,6 @@ import torch
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
 
-from ascend_fused_moe.communication.groups import MoEGroup
 from ascend_fused_moe.dispatchers.base import MoETokenDispatcher
 from ascend_fused_moe.dispatchers.npu import (
     distribute_combine,
@@ -16,6 +15,7 @@ from ascend_fused_moe.dispatchers.npu import (
     supports_mc2,
 )
 from ascend_fused_moe.group_list import GroupList, GroupListKind
+from ascend_fused_moe.groups import MoEGroup
 from ascend_fused_moe.pipeline import (
     MoECombineMetadata,
     MoEMC2CombineMetadata,

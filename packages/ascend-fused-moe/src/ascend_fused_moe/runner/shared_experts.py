@@ -11,7 +11,7 @@ from ascend_ops_core.ops.activation import silu_and_mul_with_clamp
 from ascend_ops_core.ops.linear import linear
 from torch import nn
 
-from ascend_fused_moe.communication.groups import ParallelGroups
+from ascend_fused_moe.groups import ParallelGroups
 
 __all__ = ["AscendSharedExperts", "SharedExpertParallelMode"]
 

@@ -11,7 +11,14 @@ from ascend_ops_core.communication import Group
 from ascend_ops_core.errors import InvalidInputError
 from torch import distributed
 
-__all__ = ["MoEGroup", "ParallelGroups", "SingleRank", "TorchGroup", "parallel_groups"]
+__all__ = [
+    "MoEGroup",
+    "ParallelGroups",
+    "SingleRank",
+    "TorchGroup",
+    "parallel_groups",
+    "single_rank",
+]
 
 
 class MoEGroup(Group, Protocol):
@@ -181,6 +188,11 @@ class ParallelGroups:
     def expert_parallel(self) -> bool:
         """Whether whole experts lie on different ranks."""
         return self.ep.world_size > 1
+
+
+def single_rank() -> ParallelGroups:
+    """The groups of a layer that lies on one rank."""
+    return ParallelGroups(SingleRank(), SingleRank(), SingleRank())
 
 
 def parallel_groups(dp: int, tp: int, *, expert_parallel: bool = True) -> ParallelGroups:
