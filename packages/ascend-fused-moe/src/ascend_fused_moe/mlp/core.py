@@ -43,8 +43,7 @@ def unified_apply_mlp(given: MoEMlpComputeInput) -> torch.Tensor:
     rows = given.rows.shape[0]
     apply = quant_apply_mlp if given.quant.is_quant else unquant_apply_mlp
     if given.rows.device.type != "cpu":
-        ends = cumsum_group_list(given.group_list, rows)
-        return apply(replace(given, group_list=ends))
+        return apply(replace(given, group_list=cumsum_group_list(given.group_list, rows)))
     ends = given.group_list.cumulative().values
     used = int(ends[-1]) if ends.numel() else 0
     if used == rows:

@@ -183,13 +183,15 @@ def grouped_matmul_swiglu_quant(
     """
     _check_int8(x, weight, 1)
     outputs = weight.shape[2]
-    wanted = (("x_scale", x_scale, (x.shape[0],)),)
-    wanted += (("weight_scale", weight_scale, (weight.shape[0], outputs)),)
+    wanted = (
+        ("x_scale", x_scale, [x.shape[0]]),
+        ("weight_scale", weight_scale, [weight.shape[0], outputs]),
+    )
     for name, scale, shape in wanted:
-        if scale.dtype != torch.float32 or tuple(scale.shape) != shape:
+        if scale.dtype != torch.float32 or list(scale.shape) != shape:
             raise InvalidInputError(
                 f"{name} of {scale.dtype} and shape {list(scale.shape)}",
-                f"it is float32 {list(shape)}",
+                f"it is float32 {shape}",
                 "Pass the scales of the rows and of the output channels.",
             )
     if outputs % 2 or not outputs:
