@@ -82,6 +82,11 @@ class EplbLayerMaps:
             ids, self.routing_table, load, num_unpadded_tokens, offset=self.rank
         )
 
+    def apply(self, move: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Replace every map by what ``move`` makes of it, as a module does when it moves."""
+        for name in self._tables(self.placement):
+            setattr(self, name, move(getattr(self, name)))
+
     def problems_with(self, placement: ExpertPlacement) -> list[str]:
         """Why a placement cannot take the place of the present one; empty if it can."""
         old, problems = self.placement, []
