@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -212,7 +214,30 @@ def test_gpt_oss_experts_in_fp4_equal_transformers() -> None:
     assert_close(unified_apply_mlp(given), expected, scale=8)
 
 
-@pytest.mark.parametrize("kind", list(ActivationKind), ids=lambda kind: kind.value)
+@pytest.mark.parametrize("linear", [None, 0.4])
+def test_situ(linear: float | None) -> None:
+    """Kimi-K3's activation, channel by channel."""
+    gate_up = 3 * torch.randn(5, 6)
+    activation = Activation(ActivationKind.SITU, beta=0.7, linear_beta=linear)
+    actual = activation(gate_up)
+    for t, c in itertools.product(range(5), range(3)):
+        gate, up = float(gate_up[t, c]), float(gate_up[t, 3 + c])
+        up = linear * math.tanh(up / linear) if linear else up
+        expected = 0.7 * math.tanh(gate / 0.7) / (1 + math.exp(-gate)) * up
+        assert math.isclose(float(actual[t, c]), expected, rel_tol=1e-5, abs_tol=1e-6)
+    assert activation(gate_up.bfloat16()).dtype == torch.bfloat16
+    with pytest.raises(InvalidInputError, match=r"beta=0, .*positive"):
+        Activation(ActivationKind.SITU, beta=0)
+    with pytest.raises(InvalidInputError, match=r"limit=7.*has no limit"):
+        Activation(ActivationKind.SITU, limit=7)
+    with pytest.raises(InvalidInputError, match=r"'swiglu_step' with limit None"):
+        Activation(ActivationKind.SWIGLU_STEP)
+
+
+LIMITED = [kind for kind in ActivationKind if kind is not ActivationKind.SITU]
+
+
+@pytest.mark.parametrize("kind", LIMITED, ids=lambda kind: kind.value)
 def test_activations(kind: ActivationKind) -> None:
     plain, rows = plain_weights(3.0), torch.randn(17, HIDDEN)
     given = build_mlp_compute_input(

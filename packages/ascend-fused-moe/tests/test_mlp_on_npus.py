@@ -76,13 +76,14 @@ def test_networks(mode: str, family: str, limit: float | None) -> None:
     assert relative_error(actual[:17], expected[:17]) < FORMAT_ERRORS.get(mode, 0.05) / 5
 
 
-def test_a_layer_moves_to_the_npu_with_its_maps() -> None:
-    """Routing, counting, networks and a rebalance run there; scales fit torch_npu's product."""
-    quant = build_quant_params("w8a8")
+@pytest.mark.parametrize("mode", ["w8a8", "w4a8"])
+def test_a_layer_moves_to_the_npu_with_its_maps(mode: str) -> None:
+    """Routing, counting, networks and a rebalance run there; weights fit torch_npu's product."""
+    quant = build_quant_params(mode)
     layer = AscendRoutedExperts(3, 128, 64, torch.bfloat16, quant=quant)
     for expert in range(3):
         for part, shape in (("w1", (64, 128)), ("w3", (64, 128)), ("w2", (128, 64))):
-            values, scale = quantized_weight(torch.randn(1, *shape) / 8, "int8")
+            values, scale = quantized_weight(torch.randn(1, *shape) / 8, quant.weights)
             layer.load_expert(expert, part, values[0])
             layer.load_expert(expert, f"{part}_scale", scale[0])
     x, groups = torch.randn(8, 128).bfloat16(), [3, 0, 5]
@@ -92,13 +93,13 @@ def test_a_layer_moves_to_the_npu_with_its_maps() -> None:
     with device_family("A2"):
         layer = layer.to("npu")
         layer.process_weights_after_loading()
-        assert layer.w2_scale.dtype == torch.bfloat16
+        assert (layer.w2.dtype, layer.w2_scale.dtype) == (torch.int8, torch.bfloat16)
         load = torch.zeros(3, dtype=torch.int32, device="npu")
         layer.init_eplb(load)
         assert layer.to_physical(ids.to("npu")).cpu().tolist() == ids.tolist()
         assert load.cpu().tolist() == [2, 2, 2]
         actual = layer(x.to("npu"), GroupList(list_.values.to("npu"), list_.kind)).cpu()
-        assert relative_error(actual, expected) < FORMAT_ERRORS["w8a8"] / 5
+        assert relative_error(actual, expected) < FORMAT_ERRORS[mode] / 5
         assert layer.rebalance((2, 0, 1), AloneExchange()) == 3
         assert layer.to_physical(ids.to("npu")).cpu().tolist() == [[1, 0], [2, 1], [0, 2]]
         moved = torch.cat([x[3:], x[:3]]).to("npu")

@@ -86,8 +86,9 @@ class AscendUnquantizedFusedMoEMethod:
 
     def weights(self, layer: nn.Module) -> MoEWeights:
         """The parameters as the networks take them."""
-        names = ("w13", "w2", "w13_scale", "w2_scale", "w13_bias", "w2_bias", "w13_nz")
-        return MoEWeights(**{name: getattr(layer, name, None) for name in names})
+        given = dict(layer.named_parameters(recurse=False))
+        others = ("w13_scale", "w2_scale", "w13_bias", "w2_bias")
+        return MoEWeights(given["w13"], given["w2"], *(given.get(name) for name in others))
 
     def apply(
         self,

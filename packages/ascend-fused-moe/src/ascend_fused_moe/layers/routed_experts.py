@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -18,9 +19,12 @@ from ascend_fused_moe.group_list import GroupList
 from ascend_fused_moe.layers.experts_methods import ExpertSizes, method_of
 from ascend_fused_moe.layers.experts_slices import ExpertSlice
 from ascend_fused_moe.mlp import Activation, ActivationKind
-from ascend_fused_moe.quant_params import MoEQuantParams, QuantMode
+from ascend_fused_moe.ops.grouped_mlp.formats import unpacked_int4
+from ascend_fused_moe.quant_params import MoEQuantParams, QuantMode, build_quant_params
 
 __all__ = ["AscendRoutedExperts"]
+
+_logger = logging.getLogger(__name__)
 
 
 class AscendRoutedExperts(nn.Module):
@@ -183,11 +187,18 @@ class AscendRoutedExperts(nn.Module):
             self._fit_to_npu()
 
     w13: nn.Parameter
+    w2: nn.Parameter
     w2_scale: nn.Parameter
 
     def _fit_to_npu(self) -> None:
         facts = current_facts()
         self.method.quant.check_device(facts)
+        if self.method.quant.use_w4a8_per_channel_gmm_swiglu:
+            # The same integers in bytes: torch_npu's product of int4 documents no such scales.
+            _logger.info("Experts in int4 are unpacked to int8, which takes twice the memory.")
+            for parameter in (self.w13, self.w2):
+                parameter.data = unpacked_int4(parameter.data)
+            self.method = method_of(build_quant_params(QuantMode.W8A8), self.w2_scale.dtype)
         # torch_npu's product of int8 gives bfloat16 with such scales alone, but for A5. Of the
         # first product exact sums are scaled, which keeps float32.
         if self.quant_type is QuantMode.W8A8 and (facts.family, self.dtype) in (

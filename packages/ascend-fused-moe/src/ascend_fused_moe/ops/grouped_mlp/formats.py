@@ -26,11 +26,20 @@ from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.quantization.blocks import COLUMNS, scale_shape
 from ascend_ops_core.ops.quantization.mx import BLOCK
 
-__all__ = ["FORMATS", "TAKES_ROWS", "Format", "check_rows", "check_weight", "plain_scale"]
+__all__ = [
+    "FORMATS",
+    "TAKES_ROWS",
+    "Format",
+    "check_rows",
+    "check_weight",
+    "plain_scale",
+    "unpacked_int4",
+]
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _CHANNEL_SCALES = (torch.float32, torch.bfloat16)
 _POWERS = (torch.uint8,)
+_INT4_SIGN = 8
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,12 @@ TAKES_ROWS = {
 def plain_scale(scale: torch.Tensor) -> torch.Tensor:
     """The scale, float8_e8m0fnu seen as its bits."""
     return scale.view(torch.uint8) if scale.dtype == torch.float8_e8m0fnu else scale
+
+
+def unpacked_int4(packed: torch.Tensor) -> torch.Tensor:
+    """``[..., K]`` int8 from int4 ``[..., K / 2]`` uint8."""
+    codes = torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(-2).to(torch.int8)
+    return codes - ((codes & _INT4_SIGN) << 1)
 
 
 def check_rows(

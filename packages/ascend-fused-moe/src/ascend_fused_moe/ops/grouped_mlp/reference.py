@@ -9,7 +9,7 @@ from ascend_ops_core.ops.quantization.blocks import reference as blocks
 from ascend_ops_core.ops.quantization.mx import reference as mx
 from ascend_ops_core.ops.swiglu_quant import reference as swiglu
 
-_INT4_SIGN = 8
+from ascend_fused_moe.ops.grouped_mlp.formats import unpacked_int4
 
 
 def grouped_matmul(
@@ -92,8 +92,7 @@ def dequantized_weight(weight: torch.Tensor, scale: torch.Tensor, name: str) -> 
     if name == "int8":
         return weight.float() * scale.float()[:, None]
     if name == "int4":
-        codes = mx.fp4_unpack(weight).to(torch.int8)
-        values = (codes - ((codes & _INT4_SIGN) << 1)).float()
+        values = unpacked_int4(weight).float()
         per_group = scale.float().view(weight.shape[0], -1)
         share = values.shape[1] // per_group.shape[1]
         return values * per_group.repeat_interleave(share, dim=1)
