@@ -96,13 +96,7 @@ def test_ranks_add_up_to_the_whole_layer(ep: int, tp: int, redundant: int, bias:
                 tp_ranks=tp,
                 placement=placement,
             )
-            # Ranks start at different replicas; here all take the ways of rank 0.
-            layer = loaded(layer, experts)
-            layer.maps.rank, own = 0, layer.maps.rank
-            places = layer.to_physical(ids)
-            layer.maps.rank = own
-            layer.to_physical = lambda ids, places=places: places  # type: ignore[method-assign]
-            parts.append(run(layer, x, ids))
+            parts.append(run(loaded(layer, experts), x, ids))
     assert_close(torch.stack(parts).sum(0), whole, scale=4)
     expected = torch.zeros_like(x)
     for t in range(9):

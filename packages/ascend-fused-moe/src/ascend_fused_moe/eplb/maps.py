@@ -73,13 +73,21 @@ class EplbLayerMaps:
         ids: torch.Tensor,
         load: torch.Tensor | None = None,
         num_unpadded_tokens: torch.Tensor | None = None,
+        *,
+        offset: int = 0,
     ) -> torch.Tensor:
-        """The places that tokens take; ranks begin at different replicas.
+        """The places that tokens take.
 
-        See :func:`ascend_fused_moe.ops.expert_maps.map_to_physical_and_record`.
+        Args:
+            ids: ``[T, k]``.
+            load: see :func:`ascend_fused_moe.ops.expert_maps.map_to_physical_and_record`.
+            num_unpadded_tokens: see there.
+            offset: where in the period the first token stands. Ranks that route the same tokens,
+                as behind an all-gather, must pass the same; ranks with tokens of their own share
+                replicas better with their rank.
         """
         return map_to_physical_and_record(
-            ids, self.routing_table, load, num_unpadded_tokens, offset=self.rank
+            ids, self.routing_table, load, num_unpadded_tokens, offset=offset
         )
 
     def apply(self, move: Callable[[torch.Tensor], torch.Tensor]) -> None:

@@ -252,13 +252,17 @@ class AscendRoutedExperts(nn.Module):
         self._load = load
 
     def to_physical(
-        self, ids: torch.Tensor, num_unpadded_tokens: torch.Tensor | None = None
+        self,
+        ids: torch.Tensor,
+        num_unpadded_tokens: torch.Tensor | None = None,
+        *,
+        offset: int = 0,
     ) -> torch.Tensor:
         """The places that tokens take for logical experts, counted after :meth:`init_eplb`.
 
-        See :func:`ascend_fused_moe.ops.expert_maps.map_to_physical_and_record`.
+        See :meth:`ascend_fused_moe.eplb.EplbLayerMaps.to_physical`.
         """
-        return self.maps.to_physical(ids, self._load, num_unpadded_tokens)
+        return self.maps.to_physical(ids, self._load, num_unpadded_tokens, offset=offset)
 
     def get_expert_weights(self) -> list[torch.Tensor]:
         """``[places, -1]`` views of everything that belongs to experts, as vLLM's EPLB takes it."""
