@@ -13,6 +13,8 @@ from ascend_fused_moe.ops.expert_maps import map_to_physical_and_record
 
 __all__ = ["EplbLayerMaps"]
 
+_USUAL = 4  # replicas, which make tables of 12 columns
+
 
 class EplbLayerMaps:
     """Where a layer's experts lie, as tensors that a captured graph may hold.
@@ -20,8 +22,8 @@ class EplbLayerMaps:
     Args:
         placement: at the start.
         rank: this rank.
-        max_replicas: most replicas that an expert may ever have; None for those that it has now,
-            or one for each rank of a group of up to 8. It decides the size of the tables.
+        max_replicas: most replicas that an expert may ever have; None for what it has now, or 4,
+            or one for each of fewer ranks. It decides the size of the tables.
         device: of the tensors.
 
     Attributes:
@@ -52,7 +54,9 @@ class EplbLayerMaps:
             )
         self.placement = placement
         self.rank = rank
-        self.max_replicas = max_replicas or max(placement.most_replicas, min(placement.ranks, 8))
+        self.max_replicas = max_replicas or max(
+            placement.most_replicas, min(placement.ranks, _USUAL)
+        )
         if placement.most_replicas > self.max_replicas:
             raise InvalidInputError(
                 f"{placement.most_replicas} replicas of an expert",

@@ -6,21 +6,25 @@ import math
 
 import torch
 from ascend_ops_core.checks import require_at_least
-from ascend_ops_core.errors import InvalidInputError
 
 from ascend_fused_moe.eplb.placement import ExpertPlacement
 
 __all__ = ["build_expert_replica_routing_table", "routing_period"]
 
 
+_LONGEST = 840  # up to 8 replicas come out even
+
+
 def routing_period(most_replicas: int) -> int:
     """The shortest period in which every number of replicas up to this one comes out even.
+
+    At most 840, since tables have a column for each token of it.
 
     Raises:
         InvalidInputError: fewer than 1.
     """
     require_at_least("most_replicas", most_replicas, 1)
-    return math.lcm(*range(1, most_replicas + 1))
+    return min(math.lcm(*range(1, most_replicas + 1)), _LONGEST)
 
 
 def build_expert_replica_routing_table(
@@ -28,13 +32,14 @@ def build_expert_replica_routing_table(
 ) -> torch.Tensor:
     """The place that token ``t`` takes for each expert: column ``t % period``.
 
-    The replicas of an expert follow each other, so that each of ``n`` gets every ``n``-th token. An
-    expert's first replica moves on with its number, so that experts do not prefer the same ranks.
+    The replicas of an expert follow each other, so that each of ``n`` gets every ``n``-th token; in
+    a period that is no multiple of ``n`` some get one token more than others. An expert's first
+    replica moves on with its number, so that experts do not prefer the same ranks.
 
     Args:
         placement: where the replicas are.
-        period: columns; a multiple of every number of replicas, see :func:`routing_period`. It
-            stays the same as replicas come and go, since graphs keep the table's address.
+        period: columns, see :func:`routing_period`. It stays the same as replicas come and go,
+            since graphs keep the table's address.
         device: of the table.
 
     Returns:
@@ -42,17 +47,9 @@ def build_expert_replica_routing_table(
         :func:`ascend_fused_moe.ops.expert_maps.map_to_physical_and_record`.
 
     Raises:
-        InvalidInputError: a period in which some expert's replicas do not come out even.
+        InvalidInputError: a period in which some replica never has its turn.
     """
-    require_at_least("period", period, 1)
-    uneven = [e for e, places in enumerate(placement.replicas) if period % len(places)]
-    if uneven:
-        most = placement.most_replicas
-        raise InvalidInputError(
-            f"a period of {period} for experts {uneven}",
-            f"the number of their replicas (up to {most}) does not divide it",
-            f"Allow fewer replicas, or take a period of {routing_period(most)}.",
-        )
+    require_at_least("period", period, placement.most_replicas)
     rows = [
         [places[(token + expert) % len(places)] for token in range(period)]
         for expert, places in enumerate(placement.replicas)

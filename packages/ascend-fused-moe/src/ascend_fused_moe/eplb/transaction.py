@@ -65,7 +65,8 @@ def rebalance_layer(
     come into memory of their own; then they overwrite weights and maps where they lie, keeping what
     was there; last they agree that all went well, or put everything back. Each step's failure on
     one rank is known to all, but for one between two ranks in the midst of a transfer, which ends
-    with the group's time-out before anything was overwritten.
+    with the group's time-out before anything was overwritten. It takes memory for the weights that
+    come to this rank, twice: as they are to be, and as they were.
 
     Args:
         layer: what changes.
