@@ -38,17 +38,19 @@ def _moved(weights: MoEWeights) -> MoEWeights:
         ("w8a8", "A5"),
         ("w4a8", "A2"),
         ("fp8_block", "A5"),
+        ("fp8_block with powers", "A5"),
         ("mxfp8", "A5"),
         ("mxfp4", "A5"),
     ],
 )
 def test_networks(mode: str, family: str, limit: float | None) -> None:
     """Rows behind the groups hold NaN and are not read; the host waits for nothing."""
+    mode, _, powers = mode.partition(" with ")
     quant = build_quant_params(mode)
     w13, w2 = torch.randn(3, 128, 128) / 11, torch.randn(3, 128, 64) / 8
     if quant.is_quant:
         (w13, w13_scale), (w2, w2_scale) = (
-            quantized_weight(one, quant.weights) for one in (w13, w2)
+            quantized_weight(one, quant.weights, powers=bool(powers)) for one in (w13, w2)
         )
         if mode == "w8a8":
             w2_scale = w2_scale.bfloat16()
@@ -82,8 +84,17 @@ def test_networks(mode: str, family: str, limit: float | None) -> None:
     assert relative_error(actual[:17], expected[:17]) < FORMAT_ERRORS.get(mode, 0.05) / 5
 
 
-@pytest.mark.parametrize("mode", ["w8a8", "w4a8"])
-def test_a_layer_moves_to_the_npu_with_its_maps(mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "family", "stored"),
+    [
+        ("w8a8", "A2", torch.int8),
+        ("w4a8", "A3", torch.int8),
+        ("w4a8_mxfp", "A5", torch.float8_e4m3fn),
+    ],
+)
+def test_a_layer_moves_to_the_npu_with_its_maps(
+    mode: str, family: str, stored: torch.dtype
+) -> None:
     """Routing, counting, networks and a rebalance run there; weights fit torch_npu's product."""
     quant = build_quant_params(mode)
     layer = AscendRoutedExperts(3, 128, 64, torch.bfloat16, quant=quant)
@@ -96,15 +107,19 @@ def test_a_layer_moves_to_the_npu_with_its_maps(mode: str) -> None:
     list_ = GroupList(torch.tensor(groups), GroupListKind.COUNTS)
     expected = layer(x, list_)
     ids = torch.tensor([[0, 2], [1, 0], [2, 1]], dtype=torch.int32)
-    with device_family("A2"):
+    with device_family(family):
         layer = layer.to("npu")
         layer.process_weights_after_loading()
-        assert (layer.w2.dtype, layer.w2_scale.dtype) == (torch.int8, torch.bfloat16)
+        assert layer.w2.dtype == layer.w13.dtype == stored
+        assert layer.w2_scale.dtype == (torch.bfloat16 if stored == torch.int8 else torch.uint8)
         load = torch.zeros(3, dtype=torch.int32, device="npu")
         layer.init_eplb(load)
         assert layer.to_physical(ids.to("npu")).cpu().tolist() == ids.tolist()
         assert load.cpu().tolist() == [2, 2, 2]
-        actual = layer(x.to("npu"), GroupList(list_.values.to("npu"), list_.kind)).cpu()
+        before = counters()
+        result = layer(x.to("npu"), GroupList(list_.values.to("npu"), list_.kind))
+        assert (counters() - before).device_to_host == 0
+        actual = result.cpu()
         assert relative_error(actual, expected) < FORMAT_ERRORS[mode] / 5
         assert layer.rebalance((2, 0, 1), AloneExchange()) == 3
         assert layer.to_physical(ids.to("npu")).cpu().tolist() == [[1, 0], [2, 1], [0, 2]]

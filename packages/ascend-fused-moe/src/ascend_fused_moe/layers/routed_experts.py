@@ -19,7 +19,7 @@ from ascend_fused_moe.group_list import GroupList
 from ascend_fused_moe.layers.experts_methods import ExpertSizes, method_of
 from ascend_fused_moe.layers.experts_slices import ExpertSlice
 from ascend_fused_moe.mlp import Activation, ActivationKind
-from ascend_fused_moe.ops.grouped_mlp.formats import unpacked_int4
+from ascend_fused_moe.ops.grouped_mlp.formats import unpacked_fp4, unpacked_int4
 from ascend_fused_moe.quant_params import MoEQuantParams, QuantMode, build_quant_params
 
 __all__ = ["AscendRoutedExperts"]
@@ -194,11 +194,9 @@ class AscendRoutedExperts(nn.Module):
         facts = current_facts()
         self.method.quant.check_device(facts)
         if self.method.quant.use_w4a8_per_channel_gmm_swiglu:
-            # The same integers in bytes: torch_npu's product of int4 documents no such scales.
-            _logger.info("Experts in int4 are unpacked to int8, which takes twice the memory.")
-            for parameter in (self.w13, self.w2):
-                parameter.data = unpacked_int4(parameter.data)
-            self.method = method_of(build_quant_params(QuantMode.W8A8), self.w2_scale.dtype)
+            self._unpack(unpacked_int4, QuantMode.W8A8)
+        elif self.quant_type is QuantMode.W4A8_MXFP:
+            self._unpack(unpacked_fp4, QuantMode.MXFP8)
         # torch_npu's product of int8 gives bfloat16 with such scales alone, but for A5. Of the
         # first product exact sums are scaled, which keeps float32.
         if self.quant_type is QuantMode.W8A8 and (facts.family, self.dtype) in (
@@ -206,6 +204,20 @@ class AscendRoutedExperts(nn.Module):
             ("A3", torch.bfloat16),
         ):
             self.w2_scale.data = self.w2_scale.data.to(torch.bfloat16)
+
+    def _unpack(self, unpack: Callable[[torch.Tensor], torch.Tensor], mode: QuantMode) -> None:
+        """Store the same values in bytes.
+
+        torch_npu documents no product of values of 4 bits with rows of 8.
+        """
+        _logger.info(
+            "Experts in %s are unpacked for %s, which takes twice the memory.",
+            self.quant_type.value,
+            mode.value,
+        )
+        for parameter in (self.w13, self.w2):
+            parameter.data = unpack(parameter.data)
+        self.method = method_of(build_quant_params(mode), self.w2_scale.dtype)
 
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True

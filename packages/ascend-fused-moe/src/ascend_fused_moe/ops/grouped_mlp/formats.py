@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import torch
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.quantization.blocks import COLUMNS, scale_shape
+from ascend_ops_core.ops.quantization.formats import e2m1_values
 from ascend_ops_core.ops.quantization.mx import BLOCK
 
 __all__ = [
@@ -89,8 +90,17 @@ def plain_scale(scale: torch.Tensor) -> torch.Tensor:
 
 def unpacked_int4(packed: torch.Tensor) -> torch.Tensor:
     """``[..., K]`` int8 from int4 ``[..., K / 2]`` uint8."""
-    codes = torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(-2).to(torch.int8)
+    codes = _unpacked(packed).to(torch.int8)
     return codes - ((codes & _INT4_SIGN) << 1)
+
+
+def unpacked_fp4(packed: torch.Tensor) -> torch.Tensor:
+    """``[..., K]`` float8_e4m3fn, which holds every FP4 value, from ``[..., K / 2]`` uint8."""
+    return e2m1_values(_unpacked(packed)).to(torch.float8_e4m3fn)
+
+
+def _unpacked(packed: torch.Tensor) -> torch.Tensor:
+    return torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(-2)
 
 
 def check_rows(

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from ascend_ops_core.devices import DeviceFacts
+from ascend_ops_core.ops.quantization.formats import e8m0_values
 from ascend_ops_core.support import Support, first_refusal, refuse
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -100,6 +101,8 @@ def grouped_matmul_quantized(
     """
     assert x_scale is not None
     options: dict[str, Any] = {}
+    if weights == "fp8_block":
+        x_scale, weight_scale = _as_floats(x_scale), _as_floats(weight_scale)
     if weights in ("mxfp8", "mxfp4"):
         # torch_npu takes powers of two in pairs.
         x_scale = x_scale.unflatten(-1, (-1, 2))
@@ -135,7 +138,7 @@ def supports_grouped_matmul_quantized(
     weights: str,
     dtype: torch.dtype,
 ) -> Support:
-    """int8 everywhere; blocks of float8 with float32 scales, and microscaling, on A5.
+    """int8 everywhere; blocks of float8, and microscaling, on A5.
 
     int8 with bfloat16 scales gives bfloat16, with float32 scales float16, on A5 also bfloat16.
     Microscaling needs a multiple of 64 columns, since its scales go in pairs.
@@ -158,10 +161,6 @@ def supports_grouped_matmul_quantized(
             f"{' or float32' if on_a5 else ''}, float16 with float32",
         ),
         (
-            weights != "fp8_block" or weight_scale.dtype == _dtype_of(x_scale) == torch.float32,
-            f"fp8_block with scales of {weight_scale.dtype}, {_OP} takes float32",
-        ),
-        (
             weights not in ("mxfp8", "mxfp4") or columns % _MX_PAIR == 0,
             f"{columns} columns of {weights}, {_OP} takes multiples of {_MX_PAIR}",
         ),
@@ -169,9 +168,9 @@ def supports_grouped_matmul_quantized(
     )
 
 
-def _dtype_of(scale: torch.Tensor | None) -> torch.dtype | None:
-    """The dtype of a scale that may be absent."""
-    return None if scale is None else scale.dtype
+def _as_floats(scale: torch.Tensor) -> torch.Tensor:
+    """Scales in float32, also where they are stored as powers of two."""
+    return e8m0_values(scale) if scale.dtype == torch.uint8 else scale
 
 
 def grouped_matmul_swiglu_quant(
