@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from ascend_ops_core.overlap import run
 from torch import nn
 
 from ascend_attention.caches import CacheRole
@@ -14,7 +15,6 @@ from ascend_attention.layers.indexer import DeepseekV4Indexer
 from ascend_attention.ops.indexer import select_entries
 from ascend_attention.ops.paged_rows import locate_rows, write_rows
 from ascend_attention.ops.sparse_attention import RowSource, sparse_attention
-from ascend_attention.overlap import run
 from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
 from ascend_attention.vllm.dsa.few_tokens import FewTokensOnCPU
 from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata
