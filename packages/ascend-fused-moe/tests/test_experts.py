@@ -130,7 +130,7 @@ def test_swiglu_limit(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_an_idle_rank_sends_no_tokens(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kernel in ("_few", "_group", "_up"):
+    for kernel in ("experts_few", "_group", "_up"):
         monkeypatch.setattr(cpu, kernel, None)
     monkeypatch.setattr(reference, "fused_experts", None)
     hidden = torch.zeros(0, 19).to(dtype)
