@@ -11,6 +11,7 @@ from __future__ import annotations
 from ascend_ops_core.testing.npu_references import (
     activation,
     formats,
+    grouped_matmul,
     hyper_connection,
     matmul,
     moe,
@@ -30,6 +31,7 @@ __all__ = [
     "Reference",
     "activation",
     "formats",
+    "grouped_matmul",
     "hyper_connection",
     "matmul",
     "moe",

@@ -1,9 +1,8 @@
-"""Routing to experts, and grouped products of float matrices."""
+"""Routing to experts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -11,15 +10,12 @@ from ascend_ops_core.testing.npu_references.limits import (
     FLOATS,
     family,
     require,
-    require_contiguous,
     require_dtype,
     require_rank,
 )
 from ascend_ops_core.testing.npu_references.registry import reference
 
 _MAX_EXPERTS = 2048
-_MAX_GROUPS = 1024
-_INNER_LIMIT = 65536
 _ALIGNED = 32
 _SOFTMAX, _SIGMOID = 0, 1
 
@@ -149,62 +145,3 @@ def npu_moe_init_routing_v2(
     counts = torch.bincount(flat, minlength=expert_num)
     rows = x[order // expert_idx.shape[1]]
     return rows, became.int(), counts, torch.zeros(flat.numel())
-
-
-@reference("npu_grouped_matmul", documented=("A2", "310P"))
-def npu_grouped_matmul(
-    x: Sequence[torch.Tensor],
-    weight: Sequence[torch.Tensor],
-    *,
-    group_list: torch.Tensor | None = None,
-    split_item: int | None = 0,
-    group_type: int | None = None,
-    group_list_type: int | None = 0,
-    act_type: int | None = 0,
-    **others: Any,
-) -> list[torch.Tensor]:
-    """``x[rows of g] @ weight[g]`` for one x [M, K] and one weight [G, K, N], one result [M, N].
-
-    ``group_list`` int64 [G] holds ends (``group_list_type`` 0) or sizes (1) of the groups.
-
-    Limits: float16, bfloat16, float32, one dtype; ``group_type`` 0 with ``split_item`` 2 or 3; at
-    most 1024 groups, sizes of more than one, which sum to M; x not transposed; last sizes, of a
-    transposed weight the K axis, below 65536.
-
-    Assumed: products are summed in float32 and rounded once. Other forms, biases, quantisation and
-    activations are not modelled.
-    """
-    op = "npu_grouped_matmul"
-    bare = not any(value is not None for value in others.values()) and act_type in (None, 0)
-    require(bare, op, f"act_type or one of {sorted(others)}", "not modelled")
-    single = len(x) == len(weight) == 1 and group_type == 0
-    require(single, op, "more than one x or weight, or group_type", "not modelled")
-    require(split_item in (2, 3), op, f"split_item={split_item}", "2 or 3 with group_type 0")
-    rows, matrices = x[0], weight[0]
-    require_dtype(op, "x", rows, FLOATS)
-    require_dtype(op, "weight", matrices, (rows.dtype,))
-    require_rank(op, "x", rows, 2, 2)
-    require_rank(op, "weight", matrices, 3, 3)
-    require_contiguous(op, x=rows)
-    groups, inner, _ = matrices.shape
-    require(groups <= _MAX_GROUPS, op, f"{groups} groups", "at most 1024")
-    last = matrices.shape[2] if matrices.stride(2) == 1 else inner
-    for name, size in (("x", rows.shape[1]), ("weight", last)):
-        require(size < _INNER_LIMIT, op, f"last size {size} of {name}", "below 65536")
-    require(rows.shape[1] == inner, op, f"x of {rows.shape[1]} columns", f"{inner}")
-    assert group_list is not None
-    require_dtype(op, "group_list", group_list, (torch.int64,))
-    require(tuple(group_list.shape) == (groups,), op, f"{list(group_list.shape)}", f"[{groups}]")
-    if group_list_type == 1:
-        require(groups > 1, op, "sizes of one group", "more than one")
-    ends = group_list.cumsum(0) if group_list_type == 1 else group_list
-    sound = bool((ends.diff(prepend=torch.zeros(1).long()) >= 0).all())
-    require(
-        sound and int(ends[-1]) == rows.shape[0],
-        op,
-        f"group_list={group_list.tolist()}",
-        f"sizes >= 0 that sum to {rows.shape[0]}",
-    )
-    parts = torch.tensor_split(rows.float(), ends[:-1].tolist())
-    products = [part @ matrices[g].float() for g, part in enumerate(parts)]
-    return [torch.cat(products).to(rows.dtype)]

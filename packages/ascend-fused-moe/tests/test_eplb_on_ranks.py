@@ -1,0 +1,193 @@
+"""Rebalances between processes over gloo; they are started once for all of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ascend_fused_moe.eplb import (
+    EplbExpertTensorList,
+    EplbLayer,
+    EplbLayerMaps,
+    ExpertPlacement,
+    ProcessExchange,
+    RebalanceError,
+    initial_placement,
+    plan_rebalance,
+    rebalance_layer,
+)
+from ascend_ops_core import InvalidInputError
+from torch import distributed
+
+RANKS, EXPERTS, REDUNDANT = 3, 7, 4
+
+
+def _weights(expert: int) -> dict[str, torch.Tensor]:
+    """What an expert's weights are; the empty place has zeros."""
+    values = torch.arange(6.0).view(2, 3) + 10 * expert
+    return {
+        "w13": values.bfloat16(),
+        "w2": values.to(torch.float8_e4m3fn),
+        "w2_scale": torch.full((3,), expert + 1, dtype=torch.uint8),
+    }
+
+
+class _Failing(EplbExpertTensorList):
+    fails = False
+
+    def store(self, place: int, value: torch.Tensor) -> None:
+        super().store(place, value)
+        if self.fails:
+            raise RuntimeError("the device is gone")
+
+
+def _layer(rank: int) -> EplbLayer:
+    placement = initial_placement(EXPERTS, RANKS, REDUNDANT)
+    held = [_weights(max(expert, 0)) for expert in placement.on_rank(rank)]
+    # Columns before rows, as some weights lie on NPUs.
+    for one in held:
+        one["w13"] = one["w13"].t().contiguous().t()
+    weights = {name: _Failing([one[name] for one in held], name) for name in held[0]}
+    return EplbLayer(EplbLayerMaps(placement, rank), weights)
+
+
+def _bytes(layer: EplbLayer) -> list[bytes]:
+    maps = layer.maps
+    tables = [maps.routing_table, maps.expert_map, maps.log2phy, maps.replica_counts, maps.phy2log]
+    parts = [part for weights in layer.weights.values() for part in weights]
+    return [one.contiguous().view(torch.uint8).numpy().tobytes() for one in tables + parts]
+
+
+def _assert_holds(layer: EplbLayer, placement: ExpertPlacement, rank: int) -> None:
+    assert layer.maps.placement == placement
+    assert layer.maps.phy2log.tolist() == list(placement.physical_to_logical)
+    for place, expert in enumerate(placement.on_rank(rank)):
+        for name, value in _weights(expert).items() if expert >= 0 else ():
+            assert torch.equal(layer.weights[name][place].float(), value.float()), (name, place)
+
+
+def moves(rank: int, exchange: ProcessExchange) -> int:
+    """One plan after the other, each from what the last one left."""
+    layer, overwritten = _layer(rank), 0
+    for load in ([90, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 60, 60], [5, 9, 1, 7, 3, 2, 8]):
+        plan = plan_rebalance(layer.maps.placement, load)
+        overwritten += rebalance_layer(layer, plan.placement, exchange)
+        _assert_holds(layer, plan.placement, rank)
+    return overwritten
+
+
+def failure(rank: int, exchange: ProcessExchange) -> str:
+    """Rank 1 fails in the midst of overwriting; all go back."""
+    layer = _layer(rank)
+    before, old = _bytes(layer), layer.maps.placement
+    plan = plan_rebalance(old, [90, 1, 1, 1, 1, 1, 1])
+    if rank == 1:
+        layer.weights["w2"].fails = True  # type: ignore[attr-defined]
+    with pytest.raises(RebalanceError) as caught:
+        rebalance_layer(layer, plan.placement, exchange)
+    assert _bytes(layer) == before
+    assert layer.maps.placement == old
+    layer.weights["w2"].fails = False  # type: ignore[attr-defined]
+    rebalance_layer(layer, plan.placement, exchange)
+    _assert_holds(layer, plan.placement, rank)
+    return str(caught.value)
+
+
+def wrong_on_one(rank: int, exchange: ProcessExchange) -> str:
+    """A table that one rank has wrong is refused on all."""
+    layer = _layer(rank)
+    before = _bytes(layer)
+    table = list(
+        plan_rebalance(layer.maps.placement, [90, 1, 1, 1, 1, 1, 1]).placement.physical_to_logical
+    )
+    if rank == 2:
+        table[0] = EXPERTS
+    with pytest.raises(InvalidInputError) as caught:
+        rebalance_layer(layer, table, exchange)
+    assert _bytes(layer) == before
+    return str(caught.value)
+
+
+def different(rank: int, exchange: ProcessExchange) -> str:
+    """Tables that are right and not the same."""
+    layer = _layer(rank)
+    before = _bytes(layer)
+    load = [90, 1, 1, 1, 1, 1, 1] if rank else [1, 1, 1, 1, 1, 1, 90]
+    with pytest.raises(InvalidInputError) as caught:
+        rebalance_layer(layer, plan_rebalance(layer.maps.placement, load).placement, exchange)
+    assert _bytes(layer) == before
+    return str(caught.value)
+
+
+SCENES: tuple[Callable[[int, ProcessExchange], Any], ...] = (
+    moves,
+    failure,
+    wrong_on_one,
+    different,
+)
+
+
+def _on(rank: int, folder: Path) -> None:
+    """Run every scene as one of the processes and leave what was found."""
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {}
+    try:
+        rendezvous = (folder / "rendezvous").as_uri()
+        distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=RANKS)
+        exchange = ProcessExchange(distributed.group.WORLD)
+        for scene in SCENES:
+            found[scene.__name__] = scene(rank, exchange)
+        distributed.destroy_process_group()
+    except BaseException:
+        found["error"] = traceback.format_exc()
+    (folder / f"found.{rank}").write_text(json.dumps(found))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank found, scene by scene."""
+    folder = tmp_path_factory.mktemp("ranks")
+    # Forked processes would inherit the threads of this one's kernels.
+    ranks = [
+        subprocess.Popen([sys.executable, __file__, str(rank), str(folder)])
+        for rank in range(RANKS)
+    ]
+    for process in ranks:
+        process.wait(120)
+    found = [json.loads((folder / f"found.{rank}").read_text()) for rank in range(RANKS)]
+    errors = [one["error"] for one in found if "error" in one]
+    assert not errors, errors[0]
+    return found
+
+
+def test_weights_follow_their_experts(results: list[dict[str, Any]]) -> None:
+    assert all(one["moves"] > 0 for one in results)
+
+
+def test_a_failure_on_one_rank_takes_all_back(results: list[dict[str, Any]]) -> None:
+    assert {one["failure"] for one in results} == {
+        "rank 1: RuntimeError: the device is gone. Maps and weights are as they were."
+    }
+
+
+def test_a_table_that_is_wrong_on_one_rank_is_refused_on_all(
+    results: list[dict[str, Any]],
+) -> None:
+    for rank, one in enumerate(results):
+        assert "7 in place 0" in one["wrong_on_one"]
+        assert ("rank 2 says" in one["wrong_on_one"]) == (rank != 2)
+
+
+def test_tables_that_differ_are_refused(results: list[dict[str, Any]]) -> None:
+    assert all("not the one of all ranks" in one["different"] for one in results)
+
+
+if __name__ == "__main__":
+    _on(int(sys.argv[1]), Path(sys.argv[2]))
