@@ -14,9 +14,18 @@ from typing import Any
 
 import torch
 from ascend_fused_moe.communication import AllGatherCommImpl, AlltoAllCommImpl, MC2CommImpl
+from ascend_fused_moe.eplb import (
+    ExpertLoadWindow,
+    ProcessExchange,
+    initial_placement,
+    plan_rebalance,
+)
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.experts_mlp import StackedExpertsMlp
 from ascend_fused_moe.groups import ParallelGroups, parallel_groups
+from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
+from ascend_fused_moe.mlp import Activation
+from ascend_fused_moe.quant_params import build_quant_params
 from ascend_fused_moe.routers import AscendFusedTopKRouter
 from ascend_fused_moe.runner import (
     AscendMoERunner,
@@ -63,6 +72,8 @@ class Layer:
         dtype: of tokens and weights.
         hidden: size of a token.
         ask: the ranks ask each other for the tokens of the parts.
+        redundant: replicas besides one of each expert; None for experts without maps.
+        quant: mode of the experts that have maps.
         options: of the runner.
     """
 
@@ -81,6 +92,8 @@ class Layer:
     dtype: torch.dtype = torch.float32
     hidden: int = 16
     ask: bool = False
+    redundant: int | None = None
+    quant: str | None = None
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -195,28 +208,100 @@ def run_all(layers: list[Layer]) -> list[dict[str, Any] | None]:
     return [run(layer) for layer in layers]
 
 
+def rebalance(layer: Layer) -> dict[str, Any] | None:
+    """Outputs before and after experts have moved to where the load of the first says."""
+    plain = _groups(layer.dp, layer.tp, True)
+    if distributed.get_rank() >= layer.ranks:
+        return None
+    runner, _ = _runner(layer, plain)
+    experts = runner.mlp
+    window = ExpertLoadWindow(layers=1, places=experts.maps.placement.places, window=4)
+    experts.init_eplb(window.of_layer(0))
+    given, _ = _inputs(layer, plain)
+    before = runner(tokens=layer.tokens, **given)
+    window.advance()
+    total = window.total()[0]
+    distributed.all_reduce(total, group=plain.ep._group)
+    load = window.of_experts(total, experts.maps.placement)
+    plan = plan_rebalance(experts.maps.placement, load.tolist())
+    moved = experts.rebalance(plan.placement, ProcessExchange(plain.ep._group))
+    after = runner(tokens=layer.tokens, **given)
+    return {
+        "before": before.numpy(),
+        "after": after.numpy(),
+        "moved": moved,
+        "load": load.tolist(),
+        "places": total.tolist(),
+        "replicas": [len(one) for one in experts.maps.placement.replicas],
+    }
+
+
 def _runner(layer: Layer, groups: Any) -> tuple[AscendMoERunner, RecordingRouter]:
     values = values_of(layer)
-    partition = ExpertPartition(layer.experts, groups.ep.world_size)
-    method = METHODS[layer.method](groups, partition, sequence_parallel=layer.sequence_parallel)
     router = RecordingRouter(layer.experts, layer.top_k)
-    experts = _experts(layer, values, groups, partition)
-    mlp = StackedExpertsMlp(*(one.to(DEVICE) for one in experts), layer.limit)
-    shared = None
-    if layer.shared is not None:
-        mode = SharedExpertParallelMode(layer.shared)
-        w13, w2 = values.shared13, values.shared2
-        if mode in (TENSOR_PARALLEL, SEQUENCE_PARALLEL):
-            w13, w2 = _slice(w13, w2, groups.tp.rank_in_group, groups.tp.world_size)
-        shared = AscendSharedExperts(
-            w13.to(DEVICE),
-            w2.to(DEVICE),
-            groups,
-            mode,
-            sequence_parallel=layer.sequence_parallel,
-            swiglu_limit=layer.limit,
-        )
-    return AscendMoERunner(router, mlp, method, shared_experts=shared, **layer.options), router
+    partition = ExpertPartition(layer.experts, groups.ep.world_size)
+    options = dict(layer.options)
+    if layer.redundant is None:
+        experts = _experts(layer, values, groups, partition)
+        mlp: Any = StackedExpertsMlp(*(one.to(DEVICE) for one in experts), layer.limit)
+    else:
+        mlp = _mapped_experts(layer, values, groups)
+        partition = ExpertPartition(mlp.maps.placement.places, partition.ranks)
+        options["to_physical"] = mlp.to_physical
+    method = METHODS[layer.method](groups, partition, sequence_parallel=layer.sequence_parallel)
+    shared = _shared_experts(layer, values, groups)
+    return AscendMoERunner(router, mlp, method, shared_experts=shared, **options), router
+
+
+def _shared_experts(layer: Layer, values: Values, groups: Any) -> AscendSharedExperts | None:
+    if layer.shared is None:
+        return None
+    mode = SharedExpertParallelMode(layer.shared)
+    w13, w2 = values.shared13, values.shared2
+    if mode in (TENSOR_PARALLEL, SEQUENCE_PARALLEL):
+        w13, w2 = _slice(w13, w2, groups.tp.rank_in_group, groups.tp.world_size)
+    return AscendSharedExperts(
+        w13.to(DEVICE),
+        w2.to(DEVICE),
+        groups,
+        mode,
+        sequence_parallel=layer.sequence_parallel,
+        swiglu_limit=layer.limit,
+    )
+
+
+def _mapped_experts(layer: Layer, values: Values, groups: Any) -> AscendRoutedExperts:
+    """Experts that are loaded by name, with maps of their replicas."""
+    slices = (0, 1) if layer.expert_parallel else (groups.rank, groups.ranks)
+    experts = AscendRoutedExperts(
+        layer.experts,
+        layer.hidden,
+        INTER,
+        layer.dtype,
+        activation=Activation(limit=layer.limit),
+        quant=None if layer.quant is None else build_quant_params(layer.quant),
+        ep_rank=groups.ep.rank_in_group,
+        ep_ranks=groups.ep.world_size,
+        tp_rank=slices[0],
+        tp_ranks=slices[1],
+        placement=initial_placement(layer.experts, groups.ep.world_size, layer.redundant or 0),
+    )
+    for e in range(layer.experts):
+        for part, weight in (("w13", values.w13[e]), ("w2", values.w2[e])):
+            if layer.quant is None:
+                experts.load_expert(e, part, weight)
+            else:
+                rows, scale = by_channel(weight)
+                experts.load_expert(e, part, rows)
+                experts.load_expert(e, f"{part}_scale", scale)
+    experts.process_weights_after_loading()
+    return experts.to(DEVICE)
+
+
+def by_channel(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 values and the float32 scale of each row."""
+    scale = weight.float().abs().amax(dim=1) / 127
+    return (weight.float() / scale.unsqueeze(1)).round().to(torch.int8), scale
 
 
 def _experts(

@@ -93,8 +93,7 @@ class AscendFusedMoERunner(MoERunner):
         prepared = method.prepare(given, tokens)
         rows = prepared.rows
         weights, ids = self.ascend_router.select_experts(rows)
-        if getattr(self.router, "capture_fn", None) is not None:
-            self.router.capture_fn(ids)
+        self._capture(ids)
         dispatched = MoETokenDispatchInput(
             rows.hidden_states, weights, self.partition.to_physical(ids), rows.active
         )
@@ -103,6 +102,18 @@ class AscendFusedMoERunner(MoERunner):
         if self._fused_output_is_reduced and not method.output_is_reduced:
             routed = self.groups.tp.all_reduce(routed)
         return routed
+
+    def _capture(self, ids: torch.Tensor) -> None:
+        capture = getattr(self.router, "capture_fn", None)
+        if capture is None:
+            return
+        if self.groups.ranks > 1:
+            raise InvalidInputError(
+                "enable_return_routed_experts=True",
+                f"{self.groups.ranks} ranks route each other's tokens",
+                "Switch it off, or serve on one rank.",
+            )
+        capture(ids)
 
     def _mlp(self, rows: torch.Tensor, group_list: GroupList) -> torch.Tensor:
         experts = self.routed_experts
