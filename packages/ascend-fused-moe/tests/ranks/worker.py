@@ -26,7 +26,7 @@ from ascend_fused_moe.groups import ParallelGroups, parallel_groups
 from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
 from ascend_fused_moe.mlp import Activation
 from ascend_fused_moe.quant_params import build_quant_params
-from ascend_fused_moe.routers import AscendFusedTopKRouter
+from ascend_fused_moe.routers import RouterSettings, create_ascend_fused_moe_router
 from ascend_fused_moe.runner import (
     AscendMoERunner,
     AscendSharedExperts,
@@ -66,6 +66,7 @@ class Layer:
         expert_parallel: whole experts on each rank; else slices.
         sequence_parallel: the ranks of a part share its tokens.
         shared: mode of the shared experts, or None.
+        by_table: experts are looked up by token id; tokens of padding have an id outside.
         only: the experts that tokens choose from; empty for all.
         padding: of each part, its last rows that are padding, which hold NaN.
         limit: bound of the gated activation.
@@ -86,6 +87,7 @@ class Layer:
     expert_parallel: bool = True
     sequence_parallel: bool = False
     shared: str | None = None
+    by_table: bool = False
     only: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
     limit: float | None = None
@@ -111,6 +113,8 @@ class Values:
     shared2: torch.Tensor
     x: list[torch.Tensor]
     logits: list[torch.Tensor]
+    token_ids: list[torch.Tensor]
+    table: torch.Tensor
 
 
 def values_of(layer: Layer) -> Values:
@@ -127,8 +131,10 @@ def values_of(layer: Layer) -> Values:
         for one in logits:
             one[:, [e for e in range(experts) if e not in layer.only]] = -torch.inf
     x = [randn(count, hidden) for count in layer.tokens]
-    for one, padding in zip(x, layer.padding, strict=False):
+    token_ids = [torch.randint(0, 11, (count,), generator=new) for count in layer.tokens]
+    for one, ids, padding in zip(x, token_ids, layer.padding, strict=False):
         one[len(one) - padding :] = torch.nan
+        ids[len(one) - padding :] = 1000
     return Values(
         randn(experts, 2 * INTER, hidden, scale=into),
         randn(experts, hidden, INTER, scale=0.3),
@@ -136,6 +142,8 @@ def values_of(layer: Layer) -> Values:
         randn(hidden, SHARED, scale=0.3),
         x,
         logits,
+        token_ids,
+        torch.rand(11, experts, generator=new).argsort(-1)[:, : layer.top_k],
     )
 
 
@@ -163,13 +171,17 @@ class CountingGroup:
         return counted
 
 
-class RecordingRouter(AscendFusedTopKRouter):
-    """Keeps the experts that it chose for the rows that are active."""
+class RecordingRouter:
+    """Keeps the experts that a router chose for the rows that are active."""
+
+    def __init__(self, router: Any) -> None:
+        self._router = router
+        self.chosen: list[list[int]] = []
 
     def select_experts(self, given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        weights, ids = super().select_experts(given)
+        weights, ids = self._router.select_experts(given)
         active = slice(None) if given.active is None else given.active
-        self.chosen = [*getattr(self, "chosen", []), *ids[active].tolist()]
+        self.chosen += ids[active].tolist()
         return weights, ids
 
 
@@ -193,7 +205,7 @@ def run(layer: Layer) -> dict[str, Any] | None:
     output = runner.maybe_all_reduce_tensor_model_parallel(output)
     return {
         "output": output.float().cpu().numpy(),
-        "chosen": getattr(router, "chosen", []),
+        "chosen": router.chosen,
         "whole": whole,
         "load": runner.last_result.group_list.counts().values.tolist(),
         "calls": {
@@ -238,7 +250,9 @@ def rebalance(layer: Layer) -> dict[str, Any] | None:
 
 def _runner(layer: Layer, groups: Any) -> tuple[AscendMoERunner, RecordingRouter]:
     values = values_of(layer)
-    router = RecordingRouter(layer.experts, layer.top_k)
+    table = values.table.to(DEVICE) if layer.by_table else None
+    settings = RouterSettings(layer.experts, layer.top_k)
+    router = RecordingRouter(create_ascend_fused_moe_router(settings, table=table))
     partition = ExpertPartition(layer.experts, groups.ep.world_size)
     options = dict(layer.options)
     if layer.redundant is None:
@@ -330,6 +344,8 @@ def _inputs(layer: Layer, groups: Any) -> tuple[dict[str, torch.Tensor], int]:
     part, place = groups.dp.rank_in_group, groups.tp.rank_in_group
     values = values_of(layer)
     given = {"hidden_states": values.x[part], "router_logits": values.logits[part]}
+    if layer.by_table:
+        given["token_ids"] = values.token_ids[part]
     count = layer.tokens[part]
     if layer.padding:
         given["active"] = torch.arange(count) < count - layer.padding[part]
@@ -340,13 +356,20 @@ def _inputs(layer: Layer, groups: Any) -> tuple[dict[str, torch.Tensor], int]:
 
 
 def chosen_by_sorting(layer: Layer) -> list[list[list[int]]]:
-    """Of every part and token, the experts of the highest logits, the lower of equal ones first."""
+    """Of every part and token, the experts of the highest logits, the lower of equal ones first.
+
+    By table, those that it has for the token.
+    """
+    values = values_of(layer)
+    if layer.by_table:
+        last = len(values.table) - 1
+        return [values.table[ids.clamp(max=last)].tolist() for ids in values.token_ids]
     return [
         [
             sorted(range(layer.experts), key=lambda e, row=row: (-row[e], e))[: layer.top_k]
             for row in part.tolist()
         ]
-        for part in values_of(layer).logits
+        for part in values.logits
     ]
 
 
