@@ -32,7 +32,8 @@ class StackedExpertsMlp:
     """Gated experts with stacked weights, by :func:`ascend_fused_moe.ops.experts.fused_experts`.
 
     Args:
-        w13: ``[E, 2 * I, H]``, gate rows before up rows; places without an expert hold anything.
+        w13: ``[E, 2 * I, H]``, gate rows before up rows; the last places of a rank may have none,
+            where there is no expert.
         w2: ``[E, H, I]``.
         swiglu_limit: see :func:`ascend_fused_moe.ops.experts.fused_experts`.
     """
@@ -46,7 +47,8 @@ class StackedExpertsMlp:
 
     def __call__(self, rows: torch.Tensor, group_list: GroupList) -> torch.Tensor:
         """See :class:`ExpertsMlp`."""
-        ids = experts_of_rows(group_list, rows.shape[0]).unsqueeze(1)
+        held = GroupList(group_list.values[: self.w13.shape[0]], group_list.kind)
+        ids = experts_of_rows(held, rows.shape[0]).unsqueeze(1)
         ones = torch.ones(ids.shape, dtype=torch.float32, device=rows.device)
         return fused_experts(rows, self.w13, self.w2, ones, ids, self.swiglu_limit)
 

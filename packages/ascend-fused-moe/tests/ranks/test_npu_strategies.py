@@ -37,6 +37,11 @@ def test_mc2_with_rows_of_padding(npu_ranks: Any) -> None:
     npu_ranks.check({**MC2, "dp": 2, "tp": 2, "tokens": (5, 8), "padding": (2, 8)})
 
 
+def test_mc2_by_token_id(npu_ranks: Any) -> None:
+    given = {**MC2, "dp": 2, "tp": 2, "tokens": (5, 8), "by_table": True}
+    npu_ranks.check(given, {**given, "padding": (2, 8)})
+
+
 def test_mc2_with_few_experts_for_all_tokens(npu_ranks: Any) -> None:
     npu_ranks.check({**MC2, "dp": 2, "tp": 2, "tokens": (5, 8), "only": (6,), "top_k": 1})
 

@@ -72,6 +72,13 @@ def test_rows_of_padding_visit_no_expert(ranks: Any, padding: tuple[int, ...]) -
     ranks.check(*({"dp": 2, "tp": tp, **given, **more} for more in MORE for tp in (1, 2)))
 
 
+@pytest.mark.parametrize("padding", [(), (2, 3)], ids=["all", "padded"])
+def test_experts_by_token_id(ranks: Any, padding: tuple[int, ...]) -> None:
+    """Ids travel with their tokens; those of padding lie outside of the table."""
+    given = {"by_table": True, "padding": padding, "tokens": (5, 8)}
+    ranks.check(*({"dp": 2, "tp": tp, **given, **more} for more in MORE for tp in (1, 2)))
+
+
 def test_slices_of_all_experts(ranks: Any) -> None:
     given = {"expert_parallel": False, "method": "all_gather"}
     ranks.check(

@@ -14,10 +14,19 @@ from typing import Any
 
 import torch
 from ascend_fused_moe.communication import AllGatherCommImpl, AlltoAllCommImpl, MC2CommImpl
+from ascend_fused_moe.eplb import (
+    ExpertLoadWindow,
+    ProcessExchange,
+    initial_placement,
+    plan_rebalance,
+)
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.experts_mlp import StackedExpertsMlp
 from ascend_fused_moe.groups import ParallelGroups, parallel_groups
-from ascend_fused_moe.routers import AscendFusedTopKRouter
+from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
+from ascend_fused_moe.mlp import Activation
+from ascend_fused_moe.quant_params import build_quant_params
+from ascend_fused_moe.routers import RouterSettings, create_ascend_fused_moe_router
 from ascend_fused_moe.runner import (
     AscendMoERunner,
     AscendSharedExperts,
@@ -57,12 +66,15 @@ class Layer:
         expert_parallel: whole experts on each rank; else slices.
         sequence_parallel: the ranks of a part share its tokens.
         shared: mode of the shared experts, or None.
+        by_table: experts are looked up by token id; tokens of padding have an id outside.
         only: the experts that tokens choose from; empty for all.
         padding: of each part, its last rows that are padding, which hold NaN.
         limit: bound of the gated activation.
         dtype: of tokens and weights.
         hidden: size of a token.
         ask: the ranks ask each other for the tokens of the parts.
+        redundant: replicas besides one of each expert; None for experts without maps.
+        quant: mode of the experts that have maps.
         options: of the runner.
     """
 
@@ -75,12 +87,15 @@ class Layer:
     expert_parallel: bool = True
     sequence_parallel: bool = False
     shared: str | None = None
+    by_table: bool = False
     only: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
     limit: float | None = None
     dtype: torch.dtype = torch.float32
     hidden: int = 16
     ask: bool = False
+    redundant: int | None = None
+    quant: str | None = None
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -98,6 +113,8 @@ class Values:
     shared2: torch.Tensor
     x: list[torch.Tensor]
     logits: list[torch.Tensor]
+    token_ids: list[torch.Tensor]
+    table: torch.Tensor
 
 
 def values_of(layer: Layer) -> Values:
@@ -114,8 +131,10 @@ def values_of(layer: Layer) -> Values:
         for one in logits:
             one[:, [e for e in range(experts) if e not in layer.only]] = -torch.inf
     x = [randn(count, hidden) for count in layer.tokens]
-    for one, padding in zip(x, layer.padding, strict=False):
+    token_ids = [torch.randint(0, 11, (count,), generator=new) for count in layer.tokens]
+    for one, ids, padding in zip(x, token_ids, layer.padding, strict=False):
         one[len(one) - padding :] = torch.nan
+        ids[len(one) - padding :] = 1000
     return Values(
         randn(experts, 2 * INTER, hidden, scale=into),
         randn(experts, hidden, INTER, scale=0.3),
@@ -123,6 +142,8 @@ def values_of(layer: Layer) -> Values:
         randn(hidden, SHARED, scale=0.3),
         x,
         logits,
+        token_ids,
+        torch.rand(11, experts, generator=new).argsort(-1)[:, : layer.top_k],
     )
 
 
@@ -150,13 +171,17 @@ class CountingGroup:
         return counted
 
 
-class RecordingRouter(AscendFusedTopKRouter):
-    """Keeps the experts that it chose for the rows that are active."""
+class RecordingRouter:
+    """Keeps the experts that a router chose for the rows that are active."""
+
+    def __init__(self, router: Any) -> None:
+        self._router = router
+        self.chosen: list[list[int]] = []
 
     def select_experts(self, given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        weights, ids = super().select_experts(given)
+        weights, ids = self._router.select_experts(given)
         active = slice(None) if given.active is None else given.active
-        self.chosen = [*getattr(self, "chosen", []), *ids[active].tolist()]
+        self.chosen += ids[active].tolist()
         return weights, ids
 
 
@@ -180,7 +205,7 @@ def run(layer: Layer) -> dict[str, Any] | None:
     output = runner.maybe_all_reduce_tensor_model_parallel(output)
     return {
         "output": output.float().cpu().numpy(),
-        "chosen": getattr(router, "chosen", []),
+        "chosen": router.chosen,
         "whole": whole,
         "load": runner.last_result.group_list.counts().values.tolist(),
         "calls": {
@@ -195,28 +220,102 @@ def run_all(layers: list[Layer]) -> list[dict[str, Any] | None]:
     return [run(layer) for layer in layers]
 
 
+def rebalance(layer: Layer) -> dict[str, Any] | None:
+    """Outputs before and after experts have moved to where the load of the first says."""
+    plain = _groups(layer.dp, layer.tp, True)
+    if distributed.get_rank() >= layer.ranks:
+        return None
+    runner, _ = _runner(layer, plain)
+    experts = runner.mlp
+    window = ExpertLoadWindow(layers=1, places=experts.maps.placement.places, window=4)
+    experts.init_eplb(window.of_layer(0))
+    given, _ = _inputs(layer, plain)
+    before = runner(tokens=layer.tokens, **given)
+    window.advance()
+    total = window.total()[0]
+    distributed.all_reduce(total, group=plain.ep._group)
+    load = window.of_experts(total, experts.maps.placement)
+    plan = plan_rebalance(experts.maps.placement, load.tolist())
+    moved = experts.rebalance(plan.placement, ProcessExchange(plain.ep._group))
+    after = runner(tokens=layer.tokens, **given)
+    return {
+        "before": before.numpy(),
+        "after": after.numpy(),
+        "moved": moved,
+        "load": load.tolist(),
+        "places": total.tolist(),
+        "replicas": [len(one) for one in experts.maps.placement.replicas],
+    }
+
+
 def _runner(layer: Layer, groups: Any) -> tuple[AscendMoERunner, RecordingRouter]:
     values = values_of(layer)
+    table = values.table.to(DEVICE) if layer.by_table else None
+    settings = RouterSettings(layer.experts, layer.top_k)
+    router = RecordingRouter(create_ascend_fused_moe_router(settings, table=table))
     partition = ExpertPartition(layer.experts, groups.ep.world_size)
+    options = dict(layer.options)
+    if layer.redundant is None:
+        experts = _experts(layer, values, groups, partition)
+        mlp: Any = StackedExpertsMlp(*(one.to(DEVICE) for one in experts), layer.limit)
+    else:
+        mlp = _mapped_experts(layer, values, groups)
+        partition = ExpertPartition(mlp.maps.placement.places, partition.ranks)
+        options["to_physical"] = mlp.to_physical
     method = METHODS[layer.method](groups, partition, sequence_parallel=layer.sequence_parallel)
-    router = RecordingRouter(layer.experts, layer.top_k)
-    experts = _experts(layer, values, groups, partition)
-    mlp = StackedExpertsMlp(*(one.to(DEVICE) for one in experts), layer.limit)
-    shared = None
-    if layer.shared is not None:
-        mode = SharedExpertParallelMode(layer.shared)
-        w13, w2 = values.shared13, values.shared2
-        if mode in (TENSOR_PARALLEL, SEQUENCE_PARALLEL):
-            w13, w2 = _slice(w13, w2, groups.tp.rank_in_group, groups.tp.world_size)
-        shared = AscendSharedExperts(
-            w13.to(DEVICE),
-            w2.to(DEVICE),
-            groups,
-            mode,
-            sequence_parallel=layer.sequence_parallel,
-            swiglu_limit=layer.limit,
-        )
-    return AscendMoERunner(router, mlp, method, shared_experts=shared, **layer.options), router
+    shared = _shared_experts(layer, values, groups)
+    return AscendMoERunner(router, mlp, method, shared_experts=shared, **options), router
+
+
+def _shared_experts(layer: Layer, values: Values, groups: Any) -> AscendSharedExperts | None:
+    if layer.shared is None:
+        return None
+    mode = SharedExpertParallelMode(layer.shared)
+    w13, w2 = values.shared13, values.shared2
+    if mode in (TENSOR_PARALLEL, SEQUENCE_PARALLEL):
+        w13, w2 = _slice(w13, w2, groups.tp.rank_in_group, groups.tp.world_size)
+    return AscendSharedExperts(
+        w13.to(DEVICE),
+        w2.to(DEVICE),
+        groups,
+        mode,
+        sequence_parallel=layer.sequence_parallel,
+        swiglu_limit=layer.limit,
+    )
+
+
+def _mapped_experts(layer: Layer, values: Values, groups: Any) -> AscendRoutedExperts:
+    """Experts that are loaded by name, with maps of their replicas."""
+    slices = (0, 1) if layer.expert_parallel else (groups.rank, groups.ranks)
+    experts = AscendRoutedExperts(
+        layer.experts,
+        layer.hidden,
+        INTER,
+        layer.dtype,
+        activation=Activation(limit=layer.limit),
+        quant=None if layer.quant is None else build_quant_params(layer.quant),
+        ep_rank=groups.ep.rank_in_group,
+        ep_ranks=groups.ep.world_size,
+        tp_rank=slices[0],
+        tp_ranks=slices[1],
+        placement=initial_placement(layer.experts, groups.ep.world_size, layer.redundant or 0),
+    )
+    for e in range(layer.experts):
+        for part, weight in (("w13", values.w13[e]), ("w2", values.w2[e])):
+            if layer.quant is None:
+                experts.load_expert(e, part, weight)
+            else:
+                rows, scale = by_channel(weight)
+                experts.load_expert(e, part, rows)
+                experts.load_expert(e, f"{part}_scale", scale)
+    experts.process_weights_after_loading()
+    return experts.to(DEVICE)
+
+
+def by_channel(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 values and the float32 scale of each row."""
+    scale = weight.float().abs().amax(dim=1) / 127
+    return (weight.float() / scale.unsqueeze(1)).round().to(torch.int8), scale
 
 
 def _experts(
@@ -245,6 +344,8 @@ def _inputs(layer: Layer, groups: Any) -> tuple[dict[str, torch.Tensor], int]:
     part, place = groups.dp.rank_in_group, groups.tp.rank_in_group
     values = values_of(layer)
     given = {"hidden_states": values.x[part], "router_logits": values.logits[part]}
+    if layer.by_table:
+        given["token_ids"] = values.token_ids[part]
     count = layer.tokens[part]
     if layer.padding:
         given["active"] = torch.arange(count) < count - layer.padding[part]
@@ -255,13 +356,20 @@ def _inputs(layer: Layer, groups: Any) -> tuple[dict[str, torch.Tensor], int]:
 
 
 def chosen_by_sorting(layer: Layer) -> list[list[list[int]]]:
-    """Of every part and token, the experts of the highest logits, the lower of equal ones first."""
+    """Of every part and token, the experts of the highest logits, the lower of equal ones first.
+
+    By table, those that it has for the token.
+    """
+    values = values_of(layer)
+    if layer.by_table:
+        last = len(values.table) - 1
+        return [values.table[ids.clamp(max=last)].tolist() for ids in values.token_ids]
     return [
         [
             sorted(range(layer.experts), key=lambda e, row=row: (-row[e], e))[: layer.top_k]
             for row in part.tolist()
         ]
-        for part in values_of(layer).logits
+        for part in values.logits
     ]
 
 

@@ -56,6 +56,10 @@ class TokenDispatcherWithMC2(MoETokenDispatcher):
         x = given.hidden_states
         self._check(given)
         weights, ids = given.weights.float(), given.ids.int()
+        if given.active is not None:
+            # The operators want different experts even of rows that they leave out.
+            any_experts = torch.arange(ids.shape[1], dtype=ids.dtype, device=ids.device)
+            ids = torch.where(given.active.unsqueeze(1), ids, any_experts)
         global_rows = x.shape[0] * self.group.world_size
         rows, _, assist_info, counts, ep_counts, tp_counts, expand_scales = distribute_dispatch(
             x, ids, **self.get_dispatch_mc2_kwargs(weights, given.active, global_rows)

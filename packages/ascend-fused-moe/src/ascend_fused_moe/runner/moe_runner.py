@@ -50,8 +50,9 @@ class AscendMoERunner(nn.Module):
         methods: the way of communication of every step, or what chooses one.
         shared_experts: added to the routed output, or None.
         gate: makes the router's logits of hidden states, where the layer has its own router.
-        to_physical: physical ids of the logical ones that the router chooses; None for those of
-            the partition, without replicas.
+        to_physical: physical ids of the logical ones that the router chooses, -1 of -1, such as
+            :meth:`AscendRoutedExperts.to_physical`; None for those of the partition, without
+            replicas.
         reduce_results: False leaves outputs that are in parts so; the model then calls
             :meth:`maybe_all_reduce_tensor_model_parallel`, once, behind whatever it adds to them.
         dp_chunk_tokens: most tokens of a data-parallel part in one pass, which bounds memory; None
@@ -207,6 +208,9 @@ class AscendMoERunner(nn.Module):
     def _routed(self, method: MoECommMethod, prepared: MoEPrepareOutput) -> torch.Tensor:
         rows = prepared.rows
         weights, ids = self.router.select_experts(rows)
+        if rows.active is not None:
+            # Before replicas are chosen, since what is chosen there is counted as load.
+            ids = ids.masked_fill(~rows.active.unsqueeze(1), -1)
         given = MoETokenDispatchInput(
             rows.hidden_states, weights, self.to_physical(ids), rows.active
         )

@@ -31,14 +31,22 @@ class RankProcesses:
         file: a Python file, loaded in each process; its functions take keyword arguments that can
             be pickled.
         environment: variables of the processes, besides those of this one.
+        preload: modules that are slow to import and start no threads; the first ranks of a process
+            decide for all.
     """
 
-    def __init__(self, ranks: int, file: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        ranks: int,
+        file: Path,
+        environment: dict[str, str] | None = None,
+        preload: tuple[str, ...] = (),
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ascend-ranks-")
         rendezvous = str(Path(self._folder.name) / "rendezvous")
         # Its server imports torch once for all ranks, and has no threads that a fork would lose.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
+        context.set_forkserver_preload([__name__, *preload])
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(ranks):

@@ -1,0 +1,49 @@
+"""This package's layer in the place of vLLM's runner of fused experts.
+
+Registered on an NPU only: on a CPU vLLM packs the experts' weights for kernels of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from ascend_ops_core.errors import InvalidInputError
+
+__all__ = ["register"]
+
+_CLASSES: tuple[tuple[str, str], ...] = (
+    ("MoERunner", "ascend_fused_moe.vllm.runner:AscendFusedMoERunner"),
+    ("UnquantizedFusedMoEMethod", "ascend_fused_moe.vllm.method:AscendUnquantizedFusedMoEMethod"),
+)
+"""Name of vLLM's class, and ``module:class`` of ours."""
+
+
+def register() -> None:
+    """Register every class if this platform is an NPU; may be called any number of times.
+
+    Raises:
+        ImportError: vLLM is not installed; the message names the remedy.
+        InvalidInputError: somebody else registered a class under one of the names.
+    """
+    try:
+        from vllm.model_executor.custom_op import op_registry_oot
+    except ImportError as error:
+        raise ImportError(
+            "ascend_fused_moe.vllm puts layers into vLLM, which is not installed. Install vLLM, or "
+            "use ascend_fused_moe.runner without it."
+        ) from error
+    from vllm.platforms import current_platform
+
+    if current_platform.device_type != "npu":
+        return
+    for name, place in _CLASSES:
+        module, _, attribute = place.partition(":")
+        ours = getattr(importlib.import_module(module), attribute)
+        taken = op_registry_oot.get(name)
+        if taken not in (None, ours):
+            raise InvalidInputError(
+                f"vLLM's class {name}",
+                f"{taken.__module__}.{taken.__qualname__} is registered for it already",
+                "Uninstall or disable the other plugin (VLLM_PLUGINS).",
+            )
+        op_registry_oot[name] = ours

@@ -1,0 +1,34 @@
+"""vLLM's weights of experts that are not quantised, left as they were loaded."""
+
+from __future__ import annotations
+
+import torch
+from ascend_ops_core.errors import InvalidInputError
+from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+    UnquantizedFusedMoEMethod,
+)
+
+__all__ = ["AscendUnquantizedFusedMoEMethod"]
+
+
+class AscendUnquantizedFusedMoEMethod(UnquantizedFusedMoEMethod):
+    """Creates the weights; :class:`ascend_fused_moe.vllm.runner.AscendFusedMoERunner` uses them."""
+
+    @property
+    def is_monolithic(self) -> bool:
+        """False: experts are chosen outside."""
+        return False
+
+    def process_weights_after_loading(self, layer: RoutedExperts) -> None:
+        """Keep the weights as the checkpoint has them, ``[E, 2I, H]`` and ``[E, H, I]``."""
+
+    def apply(
+        self, layer: RoutedExperts, x: torch.Tensor, *args: object, **kwargs: object
+    ) -> torch.Tensor:
+        """Refuse: vLLM's own runner would share tokens in another way than the weights lie."""
+        raise InvalidInputError(
+            f"experts of {layer.layer_name} called by {type(self).__name__}",
+            "their runner dispatches rows and runs them",
+            "Build the layer with AscendFusedMoERunner.",
+        )

@@ -1,0 +1,143 @@
+"""vLLM's fused experts with this package's runner, on two ranks that are tensor-parallel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from typing import Any
+
+import torch
+from torch import distributed
+
+HIDDEN, INTER, SHARED, EXPERTS = 16, 12, 8, 5
+_names = count()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What vLLM's factory is asked for, and the tokens.
+
+    Attributes:
+        tokens: number of tokens.
+        expert_parallel: whole experts on each rank; else slices.
+        shared: add shared experts.
+        options: of the factory.
+    """
+
+    tokens: int = 7
+    expert_parallel: bool = True
+    shared: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def values_of(layer: Layer) -> dict[str, torch.Tensor]:
+    """Whole weights, tokens and logits, the same in every process."""
+    new = torch.Generator().manual_seed(3)
+
+    def randn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=new) * shape[-1] ** -0.5
+
+    return {
+        "w1": randn(EXPERTS, INTER, HIDDEN),
+        "w3": randn(EXPERTS, INTER, HIDDEN),
+        "w2": randn(EXPERTS, HIDDEN, INTER),
+        "shared1": randn(SHARED, HIDDEN),
+        "shared3": randn(SHARED, HIDDEN),
+        "shared2": randn(HIDDEN, SHARED),
+        "x": torch.randn(layer.tokens, HIDDEN, generator=new),
+        "logits": torch.randn(layer.tokens, EXPERTS, generator=new),
+        "token_ids": torch.randint(0, 9, (layer.tokens,), generator=new),
+    }
+
+
+class SharedSlice(torch.nn.Module):
+    """This rank's slice of the shared experts, whose outputs vLLM sums."""
+
+    def __init__(self, values: dict[str, torch.Tensor], rank: int) -> None:
+        super().__init__()
+        self.gate = values["shared1"].chunk(2)[rank]
+        self.up = values["shared3"].chunk(2)[rank]
+        self.down = values["shared2"].chunk(2, dim=1)[rank]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.nn.functional.silu(x @ self.gate.T) * (x @ self.up.T)
+        return hidden @ self.down.T
+
+
+@cache
+def _config() -> Any:
+    from ascend_fused_moe.vllm.method import AscendUnquantizedFusedMoEMethod
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import parallel_state
+    from vllm.model_executor.custom_op import op_registry_oot
+
+    op_registry_oot["UnquantizedFusedMoEMethod"] = AscendUnquantizedFusedMoEMethod
+    config = VllmConfig()
+    with set_current_vllm_config(config):
+        rank, ranks = distributed.get_rank(), distributed.get_world_size()
+        parallel_state.init_distributed_environment(ranks, rank, "", rank, "gloo")
+        parallel_state.initialize_model_parallel(ranks)
+    return config
+
+
+def _made(layer: Layer) -> Any:
+    from ascend_fused_moe.vllm.runner import AscendFusedMoERunner
+    from vllm.model_executor.layers.fused_moe.layer import FusedMoEFactory
+
+    values, rank = values_of(layer), distributed.get_rank()
+    config = _config()
+    config.parallel_config.enable_expert_parallel = layer.expert_parallel
+    options = {"top_k": 2, **layer.options}
+    return FusedMoEFactory(
+        num_experts=EXPERTS,
+        hidden_size=HIDDEN,
+        intermediate_size=INTER,
+        params_dtype=torch.float32,
+        prefix=f"layers.{next(_names)}.experts",
+        shared_experts=SharedSlice(values, rank) if layer.shared else None,
+        runner_cls=AscendFusedMoERunner,
+        **options,
+    )
+
+
+def run(layer: Layer) -> dict[str, Any]:
+    """Make a layer, load its weights as vLLM does, and call it."""
+    from vllm.config import set_current_vllm_config
+    from vllm.forward_context import set_forward_context
+
+    values, config = values_of(layer), _config()
+    with set_current_vllm_config(config), torch.inference_mode():
+        made = _made(layer)
+        experts = made.routed_experts
+        for e in range(EXPERTS):
+            for shard, name in (("w1", "w13"), ("w3", "w13"), ("w2", "w2")):
+                experts.weight_loader(
+                    getattr(experts, f"{name}_weight"),
+                    values[shard][e],
+                    f"experts.{e}.{shard}.weight",
+                    shard,
+                    e,
+                )
+        experts.quant_method.process_weights_after_loading(experts)
+        with set_forward_context(None, config, num_tokens=layer.tokens):
+            output = made(values["x"], values["logits"], input_ids=values["token_ids"])
+    return {
+        "output": output.numpy(),
+        "held": experts.w13_weight.shape[0],
+        "ways": sorted(kind.value for kind in made._methods._made),
+        "reduced": made._fused_output_is_reduced,
+    }
+
+
+def refused(layer: Layer) -> str:
+    """The error with which a layer is refused."""
+    from ascend_ops_core import InvalidInputError
+    from vllm.config import set_current_vllm_config
+
+    with set_current_vllm_config(_config()):
+        try:
+            _made(layer)
+        except InvalidInputError as error:
+            return str(error)
+    return ""
