@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import traceback
@@ -40,12 +41,14 @@ def _weights(expert: int) -> dict[str, torch.Tensor]:
 
 
 class _Failing(EplbExpertTensorList):
-    fails = False
+    fails = dies = False
 
     def store(self, place: int, value: torch.Tensor) -> None:
         super().store(place, value)
         if self.fails:
             raise RuntimeError("the device is gone")
+        if self.dies:
+            os._exit(0)
 
 
 def _layer(rank: int) -> EplbLayer:
@@ -126,11 +129,25 @@ def different(rank: int, exchange: ProcessExchange) -> str:
     return str(caught.value)
 
 
+def death(rank: int, exchange: ProcessExchange) -> str:
+    """Rank 1 dies in the midst of overwriting; the others go back. No scene can follow."""
+    layer = _layer(rank)
+    before = _bytes(layer)
+    plan = plan_rebalance(layer.maps.placement, [90, 1, 1, 1, 1, 1, 1])
+    if rank == 1:
+        layer.weights["w2"].dies = True  # type: ignore[attr-defined]
+    with pytest.raises(RebalanceError) as caught:
+        rebalance_layer(layer, plan.placement, exchange)
+    assert _bytes(layer) == before
+    return str(caught.value)
+
+
 SCENES: tuple[Callable[[int, ProcessExchange], Any], ...] = (
     moves,
     failure,
     wrong_on_one,
     different,
+    death,
 )
 
 
@@ -143,11 +160,12 @@ def _on(rank: int, folder: Path) -> None:
         distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=RANKS)
         exchange = ProcessExchange(distributed.group.WORLD)
         for scene in SCENES:
+            (folder / f"found.{rank}").write_text(json.dumps(found))
             found[scene.__name__] = scene(rank, exchange)
-        distributed.destroy_process_group()
     except BaseException:
         found["error"] = traceback.format_exc()
     (folder / f"found.{rank}").write_text(json.dumps(found))
+    os._exit(0)  # the group has lost a rank and would be waited for
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +205,13 @@ def test_a_table_that_is_wrong_on_one_rank_is_refused_on_all(
 
 def test_tables_that_differ_are_refused(results: list[dict[str, Any]]) -> None:
     assert all("not the one of all ranks" in one["different"] for one in results)
+
+
+def test_the_death_of_a_rank_takes_the_others_back(results: list[dict[str, Any]]) -> None:
+    assert "death" not in results[1]
+    for rank in (0, 2):
+        assert f"rank {rank}: " in results[rank]["death"]
+        assert "Maps and weights are as they were." in results[rank]["death"]
 
 
 if __name__ == "__main__":
