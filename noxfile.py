@@ -128,7 +128,10 @@ def engine_npu(session: nox.Session) -> None:
     """Tests inside the real vLLM on the simulated NPU, which changes torch for the process."""
     folder = ROOT / "packages" / "ascend-vllm-plugin" / "tests" / "engine"
     variables = {**_npu(), "ASCEND_SIMULATED_NPU": "family=A3,kernels=reference"}
-    _pytest(session, environments.development(), ["-m", "engine_npu"], [folder], **variables)
+    env = environments.development()
+    _pytest(session, env, ["-m", "engine_npu"], [folder], **variables)
+    if not session.posargs:
+        _run(session, env, str(env.python), str(ROOT / "tools" / "npu_calls_page.py"), "--check")
 
 
 @nox.session

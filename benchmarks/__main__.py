@@ -47,6 +47,11 @@ def v4(
         raise typer.BadParameter(f"--isa {isa}: known are {', '.join(HELD)}")
     # Children inherit what this process was told; every cell checks what torch made of it.
     os.environ.update(HELD[isa])
+    if HELD[isa]:
+        # torch does not keep code apart that it compiled under another ATEN_CPU_CAPABILITY; where
+        # one is run under the other, vLLM's compiled sampler corrupts the heap.
+        compiled = Path(tempfile.gettempdir()) / f"torchinductor-benchmark-{isa}"
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(compiled)
     for name, value in HELD[isa].items():
         typer.echo(f"set for both peers: {name}={value}")
     work = work or Path(tempfile.gettempdir()) / "ascend-benchmarks"

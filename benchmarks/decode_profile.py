@@ -13,14 +13,14 @@ from benchmarks.workload import Workload
 # (label, end of the file's path, function); nested parts are indented.
 _PARTS = (
     ("model", "deepseek_v4/model.py", "forward"),
-    (". attention blocks", "deepseek_v4/attention.py", "forward"),
-    (". . caches, selection, attention", "dsa/impl.py", "forward"),
-    (". expert blocks", "deepseek_v4/moe.py", "forward"),
-    (". . routed experts", "ops/experts/__init__.py", "fused_experts"),
-    (". hyper-connections, before blocks", "ops/hyper_connection/__init__.py", "hc_pre"),
-    (". hyper-connections, behind blocks", "ops/hyper_connection/__init__.py", "hc_post"),
-    ("matrix products, everywhere", "ops/linear/cpu.py", "linear"),
-    ("step metadata", "dsa/backend.py", "build"),
+    (". decoder layers", "deepseek_v4/few_tokens.py", "run"),
+    (". . up to attention", "deepseek_v4/cpu_layer.py", "before_attention"),
+    (". . selection and attention", "dsa/few_tokens.py", "attend"),
+    (". . from attention to routing", "deepseek_v4/cpu_layer.py", "behind_attention"),
+    (". . experts", "deepseek_v4/cpu_layer.py", "experts"),
+    (". . metadata of all caches", "dsa/impl.py", "metadata"),
+    (". . entries that are completed", "dsa/few_tokens.py", "finish_entries"),
+    ("projection to logits", "ops/linear/cpu.py", "linear"),
 )
 
 

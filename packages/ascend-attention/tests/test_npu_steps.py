@@ -1,4 +1,4 @@
-"""Compressor and indexer in a step on the simulated NPU: the CPU's results, and no host waits."""
+"""Layers in a step on the simulated NPU: the CPU's results, and no host waits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import dataclasses
 import pytest
 import torch
 from ascend_attention.layers.compressor import Compressor
+from ascend_attention.layers.output_projection import ProjectionPart, QuantizedOutputProjection
 from ascend_attention.ops.indexer import quantize_index_rows, select_entries
 from ascend_attention.ops.paged_rows import RowIndex
 from ascend_attention.step import StepLayout
+from ascend_ops_core.devices import device_family
+from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
 from ascend_ops_core.testing import assert_close
 from ascend_ops_core.testing.simulated_npu import counters, install
 
 pytestmark = pytest.mark.sim
+
+BF16 = torch.bfloat16
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,3 +84,24 @@ def test_states_and_entries(ratio: int) -> None:
     assert found.launches > 1
     assert_close(got_states.cpu(), states, scale=4)
     assert_close(got_entries.cpu(), entries)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 5])
+def test_fp8_output_projection(tokens: int) -> None:
+    """Quantised and multiplied by torch_npu on A5; refused by name elsewhere."""
+    torch.manual_seed(tokens)
+    layer = QuantizedOutputProjection(ProjectionPart((0, 2), (0, 64), (0, 64)), 32, 11, BF16)
+    for weight in layer.parameters():
+        weight.data.normal_().div_(8)
+    angle = torch.rand(tokens, 4) * 6
+    given = torch.randn(tokens, 4, 32).to(BF16), angle.cos(), angle.sin()
+    wanted = layer(*given)
+    with device_family("A5"):
+        moved = layer.to("npu")
+        before = counters()
+        got = moved(*(one.to("npu") for one in given))
+        assert (counters() - before).device_to_host == 0
+    assert_close(got.cpu(), wanted, scale=4)
+    if tokens:
+        with device_family("A3"), pytest.raises(InvalidInputError, match="documented for A5"):
+            moved(*(one.to("npu") for one in given))

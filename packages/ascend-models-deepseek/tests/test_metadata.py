@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 from ascend_attention.caches import CacheKind, CacheRole, layer_caches
-from ascend_attention.ops.paged_rows import gather_rows, write_rows
+from ascend_attention.ops.paged_rows import RowIndex, gather_rows, write_rows
 from ascend_attention.step import StepLayout
 from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata, build_metadata
 
@@ -74,7 +74,6 @@ def batch(request: pytest.FixtureRequest) -> list[tuple[int, int]]:
 def test_sliding_window(ratio: int, batch: list[tuple[int, int]]) -> None:
     step = Step(kinds(ratio)[CacheRole.SLIDING_WINDOW], batch)
     meta = step.build()
-    assert meta.token_rows is None
     assert meta.write is not None
     assert meta.read is not None
     assert pairs(meta.write) == [step.row(r, p) for r, p in step.tokens]
@@ -155,10 +154,10 @@ def test_padding_slots_change_no_byte(ratio: int, role: CacheRole, inside: bool)
     meta = step.build(slots)
     assert meta.write is not None
     rows = torch.randn(step.layout.num_tokens, step.kind.width)
-    real = rows if meta.token_rows is None else rows[meta.token_rows]
-    write_rows(step.cache, real, meta.write)
+    write_rows(step.cache, rows, meta.write)
     written = {step.row(0, p) for p in range(64)}
-    assert torch.equal(gather_rows(step.cache, meta.write), rows[:64])
+    real = RowIndex(meta.write.block[:64], meta.write.offset[:64])
+    assert torch.equal(gather_rows(step.cache, real), rows[:64])
     for block in range(step.cache.shape[0]):
         for offset in range(step.cache.shape[1]):
             if (block, offset) not in written:
@@ -170,13 +169,14 @@ def test_nothing_but_padding(ratio: int, role: CacheRole) -> None:
     step = Step(kinds(ratio)[role], [(0, 5)])
     meta = step.build(torch.full((5,), -1))
     assert meta.write is not None
-    assert meta.token_rows is not None
-    assert len(meta.token_rows) == len(meta.write.block) == 0
+    step.cache.fill_(3.0)
+    before = step.cache.clone()
+    write_rows(step.cache, torch.ones(5, step.kind.width), meta.write)
+    assert torch.equal(step.cache, before)
 
 
 @pytest.mark.parametrize("ratio", [0, 4, 128])
 def test_a_step_without_tokens(ratio: int) -> None:
     for kind in kinds(ratio).values():
         meta = Step(kind, [(20, 0)]).build(torch.zeros(0, dtype=torch.int64))
-        assert meta.write is not None
-        assert len(meta.write.block) == 0
+        assert meta.write is None or len(meta.write.block) == 0

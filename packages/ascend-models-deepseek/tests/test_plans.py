@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from ascend_attention.layers.prologue import CVSplitProloguePlan
-from ascend_attention.overlap import OverlapPlan, missing_orders
 from ascend_attention.vllm.dsa.plans import IndexerOverlapPlan
+from ascend_ops_core.overlap import OverlapPlan, missing_orders
 
 PLANS = {"indexer": IndexerOverlapPlan, "prologue": CVSplitProloguePlan}
 

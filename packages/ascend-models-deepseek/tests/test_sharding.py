@@ -21,7 +21,6 @@ def test_ranks_cover_everything_once(spec: DeepseekV4Spec, size: int) -> None:
     shards = [Shard.of(spec, size, rank, (0, 1)) for rank in range(size)]
     for name, total in (
         ("heads", spec.num_attention_heads),
-        ("groups", spec.o_groups),
         ("intermediate", spec.moe_intermediate_size),
         ("shared_intermediate", spec.moe_intermediate_size * spec.n_shared_experts),
     ):
@@ -29,20 +28,32 @@ def test_ranks_cover_everything_once(spec: DeepseekV4Spec, size: int) -> None:
         assert [i for low, high in ranges for i in range(low, high)] == list(range(total))
     per_group = spec.num_attention_heads // spec.o_groups
     for shard in shards:
-        assert shard.heads == tuple(g * per_group for g in shard.groups)
-        assert shard.num_heads == shard.num_groups * per_group
+        assert shard.heads == tuple(g * per_group for g in shard.projection.groups)
+        assert shard.num_heads == shard.projection.num_groups * per_group
         assert shard.vocabulary == (0, 1)
+
+
+def test_ranks_beyond_the_groups_share_them(spec: DeepseekV4Spec) -> None:
+    """Eight ranks and four groups: the heads of a rank are half of its group's."""
+    for rank in range(8):
+        shard = Shard.of(spec, 8, rank, (0, 1))
+        assert shard.heads == (rank, rank + 1)
+        assert shard.projection.groups == (rank // 2, rank // 2 + 1)
+        first = rank % 2 * spec.head_dim
+        assert shard.projection.channels == (first, first + spec.head_dim)
+        assert shard.projection.num_latents == spec.o_lora_rank // 2
 
 
 @pytest.mark.parametrize(
     ("size", "changes", "text"),
     [
-        (3, {}, r"tensor_parallel_size=3.*num_attention_heads=8.*\[1, 2, 4\]"),
-        (8, {}, r"tensor_parallel_size=8.*o_groups=4.*\[1, 2, 4\]"),
+        (3, {}, r"tensor_parallel_size=3.*num_attention_heads=8.*\[1, 2, 4, 8\]"),
+        (8, {"o_lora_rank": 33}, r"tensor_parallel_size=8.*o_lora_rank=33.*\[1, 2, 4\]"),
+        (2, {"num_attention_heads": 6, "o_groups": 3}, r"=2.*must divide o_groups=3.*\[1\]"),
         (4, {"moe_intermediate_size": 66}, r"moe_intermediate_size=66.*\[1, 2\]"),
         (2, {"num_attention_heads": 7, "o_groups": 7}, r"num_attention_heads=7.*\[1\]"),
     ],
-    ids=["heads", "groups", "channels", "odd"],
+    ids=["heads", "low_rank", "groups", "channels", "odd"],
 )
 def test_the_remedy_lists_only_sizes_that_work(
     spec: DeepseekV4Spec, size: int, changes: dict[str, int], text: str

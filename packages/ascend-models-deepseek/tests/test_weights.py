@@ -88,8 +88,8 @@ def parameter_shapes(spec: DeepseekV4Spec, size: int) -> dict[str, tuple[int, ..
             "attn.kv_norm": (width,),
             "attn.wq_b": (heads * width, spec.q_lora_rank),
             "attn.attn_sink": (heads,),
-            "attn.wo_a": (groups, spec.o_lora_rank, heads // groups * width),
-            "attn.wo_b": (hidden, groups * spec.o_lora_rank),
+            "attn.o_proj.wo_a": (groups, spec.o_lora_rank, heads // groups * width),
+            "attn.o_proj.wo_b": (hidden, groups * spec.o_lora_rank),
             "ffn.gate": (spec.n_routed_experts, hidden),
             "ffn.experts.w13": (spec.n_routed_experts, 2 * inter, hidden),
             "ffn.experts.w2": (spec.n_routed_experts, hidden, inter),
@@ -201,7 +201,7 @@ def test_fused_parameters_hold_their_parts_in_order(spec: DeepseekV4Spec) -> Non
         assert torch.equal(whole[f"{own}.ffn.experts.w2"][e], cat(f"ffn.experts.{e}.w2"))
     both = cat("ffn.shared_experts.w1", "ffn.shared_experts.w3")
     assert torch.equal(whole[f"{own}.ffn.shared_experts.w13"], both)
-    assert torch.equal(whole[f"{own}.attn.wo_a"].flatten(0, 1), cat("attn.wo_a"))
+    assert torch.equal(whole[f"{own}.attn.o_proj.wo_a"].flatten(0, 1), cat("attn.wo_a"))
     assert torch.equal(whole["lm_head.weight"], tensors["head.weight"])
     assert torch.equal(whole["model.embed_tokens.weight"], tensors["embed.weight"])
 
@@ -238,7 +238,7 @@ def test_all_problems_at_once_with_close_names(spec: DeepseekV4Spec) -> None:
         table.load(model, tensors.items())
     assert all(line in str(caught.value) for line in lines)
     parameters = dict(model.named_parameters())
-    for misfit in ("model.norm", "model.layers.2.attn.wo_b"):
+    for misfit in ("model.norm", "model.layers.2.attn.o_proj.wo_b"):
         assert (parameters[misfit] == -7).all(), (
             f"{misfit} was copied from a tensor that does not fit"
         )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from ascend_ops_core import InvalidInputError
 from ascend_ops_core.communication import (
     all_gather_and_unpad,
+    all_to_all,
     ep_local_sizes,
     features_to_rows,
     lmhead_all_to_all,
     pad_and_reduce,
     pad_to_rows,
 )
-from ascend_ops_core.testing.simulated_group import on_ranks
+from ascend_ops_core.testing.simulated_group import SimulatedGroup, on_ranks
 
 RANKS = (1, 2, 3, 5)
 
@@ -37,6 +40,36 @@ def test_features_to_rows(ranks: int, inner: tuple[int, ...]) -> None:
     tokens = torch.randn(ranks, 4, ranks * 2, *inner)
     got = on_ranks(ranks, lambda group: features_to_rows(tokens[group.rank_in_group], group))
     assert torch.equal(torch.cat(got, dim=1), tokens.flatten(0, 1))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("rows", [0, 3])
+def test_all_to_all_into_a_given_tensor(ranks: int, rows: int) -> None:
+    parts = torch.randn(ranks, ranks, rows, 2)
+    received = torch.full((ranks, ranks, rows, 2), float("nan"))
+
+    def one(group: SimulatedGroup) -> None:
+        place = received[group.rank_in_group]
+        got = all_to_all(parts[group.rank_in_group], group, place)
+        assert got.data_ptr() == place.data_ptr()
+
+    on_ranks(ranks, one)
+    assert torch.equal(received, parts.transpose(0, 1))
+
+
+def test_a_platforms_communicator_is_asked_first() -> None:
+    calls = []
+    group = SimpleNamespace(
+        world_size=2,
+        device_communicator=SimpleNamespace(all_to_all_into=lambda *given: calls.append(given)),
+    )
+    strided = torch.randn(3, 2).T
+    received = all_to_all(strided, group)
+    ((into, sent),) = calls
+    assert into is received
+    assert sent.is_contiguous()
+    assert into.is_contiguous()
+    assert torch.equal(sent, strided)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ def buffers() -> StaticBuffers:
     made = StaticBuffers()
     made.add("slots", (8,), torch.int64, "cpu", padding=-1)
     made.add("hidden", (8, 3), torch.float32, "cpu")
-    made.add("weights", (2, 2), torch.float32, "cpu", every_step=False)
+    made.add("weights", (2, 2), torch.float32, "cpu", every_step=False, per_token=False)
     return made
 
 
@@ -53,14 +53,14 @@ def test_a_replay_needs_every_buffer_filled_since_the_last(buffers: StaticBuffer
     with pytest.raises(StaticBufferError, match="hidden") as caught:
         buffers.check_replay(captured, 2)
     assert "slots" not in str(caught.value)
-    buffers.mark_filled("hidden")
+    buffers.fill("hidden", torch.zeros(0, 3))
     buffers.check_replay(captured, 2)
 
 
 def test_a_moved_buffer_is_named(buffers: StaticBuffers) -> None:
     captured = buffers.snapshot(4)
     fill(buffers)
-    buffers.replace("hidden", torch.zeros(8, 3))
+    buffers["hidden"].data = torch.zeros(8, 3)
     with pytest.raises(StaticBufferError, match=r"'hidden' was at 0x"):
         buffers.check_replay(captured, 2)
     buffers.check_replay(buffers.snapshot(4), 2)
@@ -71,6 +71,26 @@ def test_a_batch_beyond_the_graph_is_refused(buffers: StaticBuffers) -> None:
     fill(buffers)
     with pytest.raises(InvalidInputError, match=r"5 rows.*captured for 4"):
         buffers.check_replay(captured, 5)
+
+
+def test_a_graph_beyond_a_buffer_is_refused(buffers: StaticBuffers) -> None:
+    buffers.snapshot(8)
+    with pytest.raises(InvalidInputError, match=r"9 rows.*'slots'.*with 8"):
+        buffers.snapshot(9)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 4])
+def test_parts_of_any_number_of_rows_lie_together(rows: int) -> None:
+    buffers = StaticBuffers()
+    whole = buffers.add("send", (4, 3, 2, 5), torch.float32, "cpu")
+    parts = buffers.parts("send", rows)
+    assert parts.shape == (3, rows, 2, 5)
+    assert parts.is_contiguous()
+    parts.copy_(torch.arange(parts.numel()).view_as(parts) + 1.0)
+    assert whole.flatten()[: parts.numel()].tolist() == list(range(1, parts.numel() + 1))
+    assert whole.count_nonzero() == parts.numel()
+    with pytest.raises(InvalidInputError, match=r"5 rows.*'send'.*with 4"):
+        buffers.parts("send", 5)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ascend_ops_core.devices import COMPILED_FAMILIES, facts_of
 from ascend_ops_core.errors import InvalidInputError
-from ascend_ops_core.tiling import block_of, next_power_of_two, tile_bytes, tile_rows
+from ascend_ops_core.tiling import block_of, even_block, next_power_of_two, tile_bytes, tile_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +46,24 @@ def test_rows_of_a_tile_fit(family: str, width: int, streamed: int) -> None:
     used = tile_bytes(rows * max(width, 32), streamed=streamed, local=8, fixed=4 * width) + 4 * rows
     assert rows == next_power_of_two(rows)
     assert used <= 0.75 * facts.ub_bytes
+
+
+@given(width=st.integers(1, 100_000), power=st.integers(0, 16))
+def test_even_blocks_leave_no_padding_or_are_whole(width: int, power: int) -> None:
+    block = even_block(width, 2**power)
+    if block < 2**power:
+        assert width % block == 0
+        assert block >= 256
+        assert width % (2 * block) != 0
+    else:
+        assert block == 2**power
+
+
+def test_even_blocks_by_hand() -> None:
+    assert even_block(1280, 2048) == 256
+    assert even_block(18432, 4096) == 2048
+    assert even_block(8192, 4096) == 4096
+    assert even_block(1000, 1024) == 1024
 
 
 def test_by_hand() -> None:

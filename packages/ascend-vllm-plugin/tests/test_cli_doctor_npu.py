@@ -93,6 +93,27 @@ def test_an_npu_without_a_driver_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
+    ("build", "counted", "level", "text"),
+    [
+        ("0.27.1", 8, Level.OK, "on the NPU; not run on hardware"),
+        ("0.27.1+empty", 1, Level.OK, "on the NPU"),
+        ("0.27.1", 0, Level.PROBLEM, "is no CPU build, and no NPU is found"),
+        ("0.27.1+cu128", 8, Level.PROBLEM, "built for another accelerator"),
+        ("0.27.1+cpu", 0, Level.OK, "on the CPU"),
+    ],
+)
+def test_the_platform_follows_the_build_and_the_npus(
+    build: str, counted: int, level: Level, text: str
+) -> None:
+    works = ProbeResult(True, f"npus {counted}")
+    versions = {"ascend-vllm-plugin": "0.1.0", "vllm": build, "torch-npu": "2.13.0"}
+    npu = Npu(libhccl=ProbeResult(True, ""), torch_npu=works)
+    (verdict,) = verdicts_on("platform plugin", facts(versions=versions, npu=npu))
+    assert verdict.level is level
+    assert text in verdict.found
+
+
+@pytest.mark.parametrize(
     ("value", "needed", "level", "remedy"),
     [
         (None, None, None, None),

@@ -45,6 +45,23 @@ def test_what_fits_ends_with_0_and_says_how_far_it_goes() -> None:
         assert text in result.output
 
 
+def test_captured_steps_are_listed_and_take_memory() -> None:
+    usual = as_json("--model", FLASH, *A2)
+    assert usual["graphs"]["sizes"][0] == 1
+    assert usual["graphs"]["sizes"][-1] == 128
+    few = as_json("--model", FLASH, *A2, "--capture-sizes", "8, 2,300,4")
+    assert few["graphs"]["sizes"] == [2, 4, 8]
+    sizes = [{p["name"]: p for p in r["card"]["segments"]}["graphs"] for r in (usual, few)]
+    assert sizes[0]["bytes"] > sizes[1]["bytes"] > 2 * 1024**2
+    shown = run("--model", FLASH, *A2, "--capture-sizes", "2,4,8").output
+    assert "padded to 2, 4, 8 tokens" in shown
+    many = ",".join(map(str, range(1, 1001)))
+    dense = run("--model", FLASH, *A2, "--max-num-seqs", "1000", "--capture-sizes", many)
+    assert "1000 captured sizes of 4 streams each exceed the budget" in dense.output
+    assert not as_json("--model", FLASH, *A2, "--no-graphs")["graphs"]["sizes"]
+    assert run("--model", FLASH, *A2, "--capture-sizes", "1,x").exit_code == 2
+
+
 def test_what_does_not_fit_ends_with_1_and_names_the_largest_context() -> None:
     result = run("--model", FLASH, *A2, "--weight-format", "w8a8")
     assert result.exit_code == 1

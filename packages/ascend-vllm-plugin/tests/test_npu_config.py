@@ -26,10 +26,14 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("given", "message"),
     [
         ({"device_famliy": "A3"}, r"'device_famliy'.*Did you mean device_family\?"),
-        ({"operator": {}}, r"'operator'.*Did you mean operators\?"),
-        ({"enable_everything": True}, r"known are device_family, operators\. .*Remove it"),
+        ({"operator": {}}, r"'operator'.*Did you mean operators\b"),
+        ({"enable_everything": True}, r"known are device_family, operators, o_proj, .*Remove it"),
         ({"device_family": "A9"}, r"device_family='A9'.*known are A2, A3, A5, 310P"),
         ({"device_family": 3}, r"device_family=3.*valid string"),
+        ({"o_proj": "opt"}, r"o_proj='opt'.*known are auto, plain, otp, olora_tp, fp8"),
+        ({"o_proj_tensor_parallel_size": 0}, r"o_proj_tensor_parallel_size=0.*equal to 1"),
+        ({"o_proj_tensor_parallel_size": "2"}, r"_size='2'.*valid integer"),
+        ({"o_proj_tensor_parallel": 2}, r"Did you mean o_proj_tensor_parallel_size"),
         ({"operators": {"rms_norm": 1}}, r"operators\.rms_norm=1.*valid string"),
     ],
 )

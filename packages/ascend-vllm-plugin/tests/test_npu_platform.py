@@ -5,6 +5,7 @@ from __future__ import annotations
 # vLLM imports the platform by itself; the platform cannot be the first to import vLLM.
 from vllm.platforms.interface import PlatformEnum  # isort: skip
 
+import logging
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,14 @@ from ascend_vllm_plugin.npu import platform
 from ascend_vllm_plugin.npu.platform import AscendNPUPlatform
 
 
-def config(*, compressed: bool = True, additional: Any = None, **cache: Any) -> Any:
-    text = SimpleNamespace(**({"compress_ratios": [0, 4]} if compressed else {}))
+def config(
+    *,
+    compressed: bool = True,
+    additional: Any = None,
+    ratios: tuple[int, ...] = (0, 4),
+    **cache: Any,
+) -> Any:
+    text = SimpleNamespace(**({"compress_ratios": list(ratios)} if compressed else {}))
     settings = {"block_size": 16, "user_specified_block_size": False} | cache
     return SimpleNamespace(
         additional_config=additional or {},
@@ -28,9 +35,12 @@ def config(*, compressed: bool = True, additional: Any = None, **cache: Any) -> 
         cache_config=SimpleNamespace(enable_prefix_caching=True, **settings),
         compilation_config=SimpleNamespace(cudagraph_mode=None, cudagraph_capture_sizes=[1, 2]),
         kernel_config=SimpleNamespace(),
-        parallel_config=SimpleNamespace(worker_cls="auto", disable_custom_all_reduce=False),
-        scheduler_config=SimpleNamespace(async_scheduling=True),
+        parallel_config=SimpleNamespace(
+            worker_cls="auto", disable_custom_all_reduce=False, tensor_parallel_size=1
+        ),
+        scheduler_config=SimpleNamespace(async_scheduling=True, max_num_seqs=2000),
         speculative_config=None,
+        num_speculative_tokens=0,
     )
 
 
@@ -99,6 +109,31 @@ def test_block_sizes_that_the_family_has(size: int, taken: bool) -> None:
         return
     with pytest.raises(InvalidInputError, match=r"block_size=256.*A3.*128 or 64 or 32"):
         AscendNPUPlatform.check_and_update_config(given)
+
+
+def test_a_block_holds_a_whole_row_of_every_layer() -> None:
+    """vLLM would divide by the rows of a block, which are none."""
+    given = config(ratios=(0, 4, 128), block_size=64, user_specified_block_size=True)
+    with pytest.raises(InvalidInputError, match=r"block_size=64.*A3.*of this model.*128 tokens"):
+        AscendNPUPlatform.check_and_update_config(given)
+
+
+def test_more_graphs_than_the_device_has_streams_for_are_not_captured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from vllm.config import CUDAGraphMode
+
+    for mode, kept in ((None, 600), ("NONE", 1500)):
+        given = config()
+        given.compilation_config.cudagraph_mode = mode and CUDAGraphMode[mode]
+        given.compilation_config.cudagraph_capture_sizes = list(range(1, 1501))
+        with caplog.at_level(logging.WARNING, logger="ascend_vllm_plugin"):
+            AscendNPUPlatform.check_and_update_config(given)
+        assert len(given.compilation_config.cudagraph_capture_sizes) == kept
+    assert given.compilation_config.cudagraph_capture_sizes[-1] == 1500
+    assert [one.getMessage()[:35] for one in caplog.records] == [
+        "1500 captured sizes of 3 streams ea"
+    ]
 
 
 def test_sparse_models_are_refused_on_310p() -> None:

@@ -50,3 +50,31 @@ def test_topk_routing(original: str, replacement: str) -> None:
 )
 def test_hash_routing(original: str, replacement: str) -> None:
     assert_noticed("ascend_fused_moe::hash_routing", original, replacement)
+
+
+@pytest.mark.parametrize(
+    ("original", "replacement"),
+    [
+        ("score = score + tl.max(others, axis=1)", "pass"),
+        ("score = tl.where(score >= _LOWEST, score, _LOWEST)", "pass"),
+        ("group_number[None, :], GROUP_BLOCK), axis=1", "-group_number[None, :], 0.0), axis=1"),
+        ("allowed = tl.where(member, 1.0, allowed)", "allowed = tl.where(member, 1.0, 1.0)"),
+        (
+            "within = tl.where(member[None, :], ranked,",
+            "within = tl.where(member[None, :], scores,",
+        ),
+        ("(number[None, :] < low + SIZE)", "(number[None, :] <= low + SIZE)"),
+        ("for _ in range(TOP_GROUPS)", "for _ in range(1)"),
+    ],
+    ids=[
+        "one of two",
+        "sum of the lowest",
+        "higher group of equal ones",
+        "no limit",
+        "groups without bias",
+        "neighbour taken",
+        "one group",
+    ],
+)
+def test_grouped_topk_routing(original: str, replacement: str) -> None:
+    assert_noticed("ascend_fused_moe::grouped_topk_routing", original, replacement)

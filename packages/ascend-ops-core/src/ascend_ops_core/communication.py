@@ -34,23 +34,33 @@ class Group(Protocol):
         """This rank's part along ``dim`` of the sum over the ranks."""
 
 
-def all_to_all(parts: torch.Tensor, group: Any) -> torch.Tensor:
+def all_to_all(
+    parts: torch.Tensor, group: Any, received: torch.Tensor | None = None
+) -> torch.Tensor:
     """Part ``j`` goes to rank ``j``.
 
     Args:
         parts: ``[P, ...]``, the same shape on every rank.
-        group: a group; vLLM's groups have no such call, so theirs goes to ``device_group``.
+        group: a group; vLLM's groups have no such call, so theirs goes to the platform's
+            communicator, if that has ``all_to_all_into``, or to ``device_group``.
+        received: where to put the result, contiguous and not ``parts``; by default a new tensor.
 
     Returns:
         ``[P, ...]``: what each rank had for this one.
     """
     if group.world_size == 1:
-        return parts
+        return parts if received is None else received.copy_(parts)
     if hasattr(group, "all_to_all_parts"):
-        received: torch.Tensor = group.all_to_all_parts(parts)
-        return received
-    received = torch.empty_like(parts, memory_format=torch.contiguous_format)
-    torch.distributed.all_to_all_single(received, parts.contiguous(), group=group.device_group)
+        exchanged: torch.Tensor = group.all_to_all_parts(parts)
+        return exchanged if received is None else received.copy_(exchanged)
+    parts = parts.contiguous()
+    if received is None:
+        received = torch.empty_like(parts)
+    exchange = getattr(getattr(group, "device_communicator", None), "all_to_all_into", None)
+    if exchange is not None:
+        exchange(received, parts)
+    else:
+        torch.distributed.all_to_all_single(received, parts, group=group.device_group)
     return received
 
 

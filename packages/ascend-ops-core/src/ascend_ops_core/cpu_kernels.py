@@ -40,7 +40,9 @@ class CpuKernels:
         """The kernel module, or None when numba is not installed (logged once per process)."""
         if self._module is None and not self._unavailable:
             if numba_available():
-                self._module = importlib.import_module(self._module_name)
+                module = importlib.import_module(self._module_name)
+                importlib.import_module("ascend_ops_core.cpu_cache").forget_stale(module)
+                self._module = module
             else:
                 self._unavailable = True
                 _report_missing_numba()

@@ -6,6 +6,7 @@ numba has no bfloat16, so kernels see such a tensor as its uint16 bits and widen
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -140,7 +141,27 @@ def exp_f32(x):  # type: ignore[no-untyped-def]
     return value if x == x else x
 
 
+# By the identity of a parameter: itself, its address, and its view.
+_views: dict[int, tuple[weakref.ref[torch.Tensor], int, np.ndarray[Any, Any]]] = {}
+
+
 def as_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
-    """A numpy view of a CPU tensor; bfloat16 comes back as its uint16 bits."""
+    """A numpy view of a CPU tensor; bfloat16 comes back as its uint16 bits.
+
+    Views of parameters are kept as long as the parameter lives, since a step asks for hundreds.
+    """
+    if type(x) is not torch.nn.Parameter:
+        return _view(x)
+    key = id(x)
+    kept = _views.get(key)
+    # Its data may have been replaced; the view keeps the old memory, so no address comes twice.
+    if kept is not None and kept[1] == x.data_ptr() and kept[2].shape == x.shape:
+        return kept[2]
+    view = _view(x)
+    _views[key] = weakref.ref(x, lambda _: _views.pop(key, None)), x.data_ptr(), view
+    return view
+
+
+def _view(x: torch.Tensor) -> np.ndarray[Any, Any]:
     plain = x.detach() if x.requires_grad else x
     return plain.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else plain.numpy()

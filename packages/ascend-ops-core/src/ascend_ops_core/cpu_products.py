@@ -1,7 +1,7 @@
 """The inner loops of matrix products with few tokens, shared by the numba kernels.
 
-Weights are float32 or the bits of bfloat16, tokens are float32. Several rows or tokens share each
-pass, so that a loaded value is used more than once and the final sums of vector lanes weigh less.
+Weights are float32 or the bits of bfloat16, tokens are float32. Several tokens share each pass, so
+that a loaded value is used more than once and the final sums of vector lanes weigh less.
 """
 
 from __future__ import annotations
@@ -21,21 +21,6 @@ def _dot(x, w):  # type: ignore[no-untyped-def]
     for k in range(x.shape[0]):
         a += x[k] * widen(w[k])
     return a
-
-
-@njit(fastmath=FASTMATH, cache=True)
-def _one_by_four(x, w0, w1, w2, w3):  # type: ignore[no-untyped-def]
-    a0 = np.float32(0)
-    a1 = np.float32(0)
-    a2 = np.float32(0)
-    a3 = np.float32(0)
-    for k in range(x.shape[0]):
-        v = x[k]
-        a0 += v * widen(w0[k])
-        a1 += v * widen(w1[k])
-        a2 += v * widen(w2[k])
-        a3 += v * widen(w3[k])
-    return a0, a1, a2, a3
 
 
 @njit(fastmath=FASTMATH, cache=True)
@@ -98,13 +83,10 @@ def product(x, t0, t1, w, first, last, out, column):  # type: ignore[no-untyped-
     n = first
     shift = column - first
     if t1 - t0 == 1:
-        while n + 4 <= last:
-            a0, a1, a2, a3 = _one_by_four(x[t0], w[n], w[n + 1], w[n + 2], w[n + 3])
-            out[0, shift + n] = narrow(out, a0)
-            out[0, shift + n + 1] = narrow(out, a1)
-            out[0, shift + n + 2] = narrow(out, a2)
-            out[0, shift + n + 3] = narrow(out, a3)
-            n += 4
+        # Row after row is one stream for the prefetcher, which several rows at once are not.
+        while n < last:
+            out[0, shift + n] = narrow(out, _dot(x[t0], w[n]))
+            n += 1
     while n + 2 <= last:
         w0 = w[n]
         w1 = w[n + 1]

@@ -26,6 +26,7 @@ class _Buffer:
     tensor: torch.Tensor
     padding: float
     every_step: bool
+    per_token: bool
     filled: bool = False
 
 
@@ -43,7 +44,7 @@ class Snapshot:
 
 
 class StaticBuffers:
-    """Named buffers, each ``[rows, ...]`` with the same meaning of a row or one of its own."""
+    """Named buffers ``[rows, ...]``, a row of which belongs to a token of the step or to itself."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, _Buffer] = {}
@@ -57,6 +58,7 @@ class StaticBuffers:
         *,
         padding: float = 0,
         every_step: bool = True,
+        per_token: bool = True,
     ) -> torch.Tensor:
         """Allocate a buffer, filled with ``padding``, and return it.
 
@@ -66,7 +68,8 @@ class StaticBuffers:
             dtype: of the buffer.
             device: of the buffer.
             padding: what rows beyond those filled hold.
-            every_step: it must be filled before every replay.
+            every_step: it must be filled before every replay; not so where the graph fills it.
+            per_token: a row belongs to a token, so that no graph may have more tokens.
 
         Raises:
             InvalidInputError: the name is taken, or the shape has no rows.
@@ -82,7 +85,7 @@ class StaticBuffers:
                 "Give its capacity.",
             )
         tensor = torch.full(tuple(shape), padding, dtype=dtype, device=device)
-        self._buffers[name] = _Buffer(tensor, padding, every_step)
+        self._buffers[name] = _Buffer(tensor, padding, every_step, per_token)
         return tensor
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -106,8 +109,8 @@ class StaticBuffers:
             raise InvalidInputError(
                 f"{rows} rows for static buffer {name!r}",
                 f"it was allocated with {capacity}",
-                "Raise max_num_seqs or max_num_batched_tokens, from which its size comes, or run "
-                "this batch without a graph.",
+                "Raise max_num_seqs, max_num_batched_tokens or the capture sizes, from which its "
+                "size comes, or run this batch without a graph.",
             )
 
     def fill(self, name: str, values: torch.Tensor, padded_rows: int | None = None) -> torch.Tensor:
@@ -140,16 +143,28 @@ class StaticBuffers:
         buffer.filled = True
         return buffer.tensor[:rows]
 
-    def mark_filled(self, name: str) -> None:
-        """Note that a buffer was written in place for this step, for example by a collective."""
-        self._named(name).filled = True
+    def parts(self, name: str, rows: int) -> torch.Tensor:
+        """The beginning of a buffer ``[capacity, P, ...]`` as ``[P, rows, ...]``, contiguous.
 
-    def replace(self, name: str, tensor: torch.Tensor) -> None:
-        """Put another tensor in a buffer's place; graphs captured before refuse to replay."""
-        self._named(name).tensor = tensor
+        What a collective sends to each of ``P`` ranks must lie together, for any number of rows.
+
+        Raises:
+            InvalidInputError: it does not fit.
+        """
+        self.check_rows(name, rows)
+        tensor = self._named(name).tensor
+        ranks, *inner = tensor.shape[1:]
+        return tensor.flatten()[: rows * tensor[0].numel()].view(ranks, rows, *inner)
 
     def snapshot(self, rows: int) -> Snapshot:
-        """Return where everything is, for a graph over ``rows`` rows that is captured now."""
+        """Return where everything is, for a graph over ``rows`` tokens that is captured now.
+
+        Raises:
+            InvalidInputError: a buffer has fewer rows.
+        """
+        for name, one in self._buffers.items():
+            if one.per_token:
+                self.check_rows(name, rows)
         return Snapshot(rows, {name: one.tensor.data_ptr() for name, one in self._buffers.items()})
 
     def check_replay(self, captured: Snapshot, rows: int) -> None:

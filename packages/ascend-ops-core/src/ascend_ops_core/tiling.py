@@ -21,6 +21,7 @@ SHARE = 0.75
 """Part of UB that block sizes aim at; the rest is for what the compiler adds by itself."""
 
 _UNIT_BYTES = 32  # UB is handed out in units of 32 bytes
+_LEAST_BLOCK = 256
 
 
 def next_power_of_two(value: int) -> int:
@@ -80,6 +81,21 @@ def block_of(
     while 2 * block <= maximum and tile_bytes(2 * block, **sizes) <= budget:
         block *= 2
     return block
+
+
+def even_block(width: int, block: int) -> int:
+    """Return a power of two up to ``block`` in which a row can be taken without padding.
+
+    Args:
+        width: elements of a row.
+        block: the largest block that fits, a power of two.
+
+    Returns:
+        The largest power of two up to ``block`` that divides ``width``; ``block`` itself if that
+        is smaller than 256 elements, at which a transfer is mostly start-up.
+    """
+    even = min(width & -width, block)
+    return even if even >= _LEAST_BLOCK else block
 
 
 def tile_rows(

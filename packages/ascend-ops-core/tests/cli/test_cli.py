@@ -71,6 +71,11 @@ def test_doctor_on_other_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     npu = _examined(good | {"torch-npu": "2.12.0"}, monkeypatch)["torch_npu"]
     assert npu.verdict == "problem"
     compiler = {"triton-ascend": "3.2.0", "ascendnpu-ir": "1.2.0"}
+    monkeypatch.setattr(doctor, "has_module", lambda: False)
+    damaged = _examined(good | compiler, monkeypatch)["triton"]
+    assert damaged.verdict == "problem"
+    assert damaged.remedy.endswith("triton-ascend==3.2.0")
+    monkeypatch.setattr(doctor, "has_module", lambda: True)
     assert "compile` works" in _examined(good | compiler, monkeypatch)["triton"].found
     assert _examined(good, monkeypatch)["numba"].verdict == "ok"
     assert "slower" in _examined({"torch": "2.13.0"}, monkeypatch)["numba"].found

@@ -13,9 +13,13 @@ pytestmark = pytest.mark.interpreter
     [
         ("programs = -(-count // tile) * groups", "programs = count // tile * groups"),
         ("start = (unit % GROUPS) * WIDTH\n        if", "start = 0\n        if"),
-        ("if GATED and not GATE_FIRST:\n            y = y * factor", "if False:\n            pass"),
+        (
+            "if GATED and not GATE_FIRST:\n            y",
+            "if GATED and not GATE_FIRST:\n            z",
+        ),
+        ("(x if SIGMOID else x * z)", "(x * z)"),
     ],
-    ids=["tail skipped", "group dropped", "gate dropped"],
+    ids=["tail skipped", "group dropped", "gate dropped", "sigmoid"],
 )
 def test_rms_norm_gated(original: str, replacement: str) -> None:
     assert_noticed("ascend_ops_core::rms_norm_gated", original, replacement)
@@ -25,7 +29,7 @@ def test_rms_norm_gated(original: str, replacement: str) -> None:
     ("original", "replacement"),
     [
         ("scale = tl.max(largest, axis=0) / 127.0", "scale = tl.max(largest, axis=0) / 128.0"),
-        ("((values + 12582912.0) - 12582912.0)", "values"),
+        ("nearest_int8(y / tl.where(scale > 0, scale, 1.0))", "(y / scale).to(tl.int8)"),
         ("programs = -(-count // tile)", "programs = count // tile"),
     ],
     ids=["scale", "cut instead of rounded", "tail skipped"],

@@ -14,7 +14,10 @@ _STORE = "tl.store(out_ptr + here, y.to(out_ptr.dtype.element_ty), mask=mask)"
     ("original", "replacement"),
     [
         ("programs = -(-count // tile)", "programs = count // tile"),
-        ("tl.load(tile, mask=mask, other=0.0)", "tl.load(tile)"),
+        (
+            "summed(tile, other, columns[None, :], mask,",
+            "summed(tile, other, columns[None, :], r[:, None] >= 0,",
+        ),
         (
             "here = first * WIDTH + r[:, None] * WIDTH + columns[None, :]",
             "here = first * WIDTH + r[:, None] * WIDTH + (WIDTH - 1 - columns)[None, :]",
@@ -30,7 +33,11 @@ def test_rms_norm(original: str, replacement: str) -> None:
 @pytest.mark.parametrize(
     ("op", "original", "replacement"),
     [
-        ("add_rms_norm", "tl.store(sum_ptr + here, total, mask=mask)", "pass"),
+        (
+            "add_rms_norm",
+            "tl.store(sum_ptr + here, x.to(sum_ptr.dtype.element_ty), mask=mask)",
+            "pass",
+        ),
         ("layer_norm", "x = tl.where(inside[None, :], x, 0.0)", "pass"),
         ("gemma_rms_norm", "weight = weight + OFFSET", "pass"),
         ("rms_norm_bias", "y = y + bias[None, :]", "pass"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ascend_attention.caches import default_block_tokens, describe
@@ -36,6 +37,17 @@ def has_compressed_caches(model_config: Any) -> bool:
     return model_config is not None and hasattr(model_config.hf_text_config, "compress_ratios")
 
 
+def block_sizes(device: str, compress_ratios: Iterable[int]) -> list[int]:
+    """Tokens per block that compressed caches may have, the default first.
+
+    Args:
+        device: a key of :data:`ascend_attention.caches.DEVICE_CACHES`.
+        compress_ratios: of the model's layers; a block holds whole rows of each.
+    """
+    widest = max(compress_ratios, default=0) or 1
+    return [size for size, _ in describe(device) if size % widest == 0]
+
+
 def set_block_size(vllm_config: VllmConfig, device: str) -> None:
     """Set the tokens per block of the compressed caches.
 
@@ -44,17 +56,19 @@ def set_block_size(vllm_config: VllmConfig, device: str) -> None:
         device: a key of :data:`ascend_attention.caches.DEVICE_CACHES`.
 
     Raises:
-        InvalidInputError: the user asked for a size that the device's caches do not have.
+        InvalidInputError: the user asked for a size that the device's caches do not have, or that
+            holds no whole row of the model's.
     """
     cache = vllm_config.cache_config
-    sizes = [size for size, _ in describe(device)]
+    ratios = getattr(vllm_config.model_config, "hf_text_config", None)
+    sizes = block_sizes(device, getattr(ratios, "compress_ratios", None) or ())
     if not cache.user_specified_block_size:
         cache.block_size = default_block_tokens(device)
     elif cache.block_size not in sizes:
         raise InvalidInputError(
             f"block_size={cache.block_size}",
-            f"on {'a CPU' if device == 'cpu' else device} compressed caches use blocks of "
-            f"{' or '.join(map(str, sizes))} tokens",
+            f"on {'a CPU' if device == 'cpu' else device} compressed caches of this model use "
+            f"blocks of {' or '.join(map(str, sizes))} tokens",
             "Leave --block-size unset.",
         )
     if cache.enable_prefix_caching:

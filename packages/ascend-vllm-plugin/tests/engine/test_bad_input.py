@@ -178,10 +178,10 @@ def test_cache_too_small_for_one_request(checkpoints: Checkpoints, refusal: Refu
     ("keys", "size", "value"),
     [
         ({}, 3, "8"),
-        ({"o_groups": 1}, 2, "1"),
+        ({"o_groups": 1, "o_lora_rank": 31}, 2, "31"),
         ({"moe_intermediate_size": 63}, 2, "63"),
     ],
-    ids=["heads", "groups", "expert_channels"],
+    ids=["heads", "low_rank", "expert_channels"],
 )
 def test_tensor_parallel_size_that_does_not_divide(
     broken: Callable[..., Path],
@@ -201,6 +201,29 @@ def test_tensor_parallel_size_that_does_not_divide(
         distributed_executor_backend="mp",
     )
     with pytest.raises(Exception, match=rf"(?s)(?=.*\b{value}\b)(?=.*\b{size}\b)"):
+        arguments.create_engine_config()
+
+
+@pytest.mark.parametrize(
+    ("additional", "message"),
+    [
+        ({"o_proj": "fp8"}, r"o_proj='fp8' on cpu.*it exists on A5.*Use plain"),
+        ({"o_proj_tensor_parallel_size": 2}, r"must divide data_parallel_size=1"),
+    ],
+    ids=["device", "replicas"],
+)
+def test_an_output_projection_that_is_not_there(
+    broken: Callable[..., Path], in_process: None, additional: dict[str, Any], message: str
+) -> None:
+    from vllm import EngineArgs
+
+    arguments = EngineArgs(
+        model=str(broken(config={})),
+        skip_tokenizer_init=True,
+        dtype="float32",
+        additional_config=additional,
+    )
+    with pytest.raises(Exception, match=message):
         arguments.create_engine_config()
 
 

@@ -2,7 +2,8 @@
 
 Usage: generate.py ARGUMENTS.json RESULT.safetensors, where the arguments hold `settings` (of
 `vllm.LLM`), `prompts` (lists of ids) and `count`. Writes `tokens.N [count]` and
-`logits.N [count, vocab]` for every prompt N.
+`logits.N [count, vocab]` for every prompt N. With `memory` also `memory.RANK.NAME`, the bytes that
+every rank of an NPU reports.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ def main(arguments: Path, result: Path) -> None:
         stored[f"logits.{i}"] = torch.tensor(
             [[row[token].logprob for token in range(len(row))] for row in completion.logprobs]
         )
+    if given.get("memory"):
+        for rank, figures in enumerate(llm.collective_rpc("memory_figures")):
+            stored |= {f"memory.{rank}.{n}": torch.tensor(size) for n, size in figures.items()}
     save_file(stored, result)
 
 

@@ -26,6 +26,7 @@ class DeepseekV4Indexer(nn.Module):
         dtype: dtype of the projections.
 
     Attributes:
+        query_scale: factor on the heads' weights.
         wq_b: ``[num_heads * head_dim, q_lora_rank]``.
         weights_proj: ``[num_heads, H]``.
         compressor: makes the keys.
@@ -48,6 +49,7 @@ class DeepseekV4Indexer(nn.Module):
         self.head_dim = head_dim
         self.top_k = top_k
         self.ratio = ratio
+        self.query_scale: float = (num_heads * head_dim) ** -0.5
         self.wq_b = nn.Parameter(
             torch.empty(num_heads * head_dim, q_lora_rank, dtype=dtype), requires_grad=False
         )
@@ -74,4 +76,4 @@ class DeepseekV4Indexer(nn.Module):
         q = linear(q_latent, self.wq_b).view(-1, self.num_heads, self.head_dim)
         q = apply_rotary(q, cos, sin, at_end=True)
         weights = linear(hidden, self.weights_proj).float()
-        return q, weights * (self.num_heads * self.head_dim) ** -0.5
+        return q, weights * self.query_scale

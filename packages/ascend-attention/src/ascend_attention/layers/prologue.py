@@ -13,9 +13,9 @@ import torch
 from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.ops.rotary import rms_norm_rotary
+from ascend_ops_core.overlap import MAIN, OverlapPlan, Task, run
 
 from ascend_attention.ops.mla import Prologue, mla_prologue
-from ascend_attention.overlap import MAIN, OverlapPlan, Task, run
 
 VECTOR = "vector"
 

@@ -1,6 +1,6 @@
 """DeepSeek-V4's attention block: query and key-value prologue, DSA, grouped output projection.
 
-Shapes: T tokens, H hidden size, h query heads and g output groups on this rank, D head width.
+Shapes: T tokens, H hidden size, h query heads on this rank, D head width.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import torch
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
 from ascend_attention.layers.prologue import split_prologue
-from ascend_attention.ops.mla import mla_epilogue
 from ascend_attention.vllm.dsa import DSAAttention, DSAShape
 from ascend_attention.vllm.dsa.impl import DSAInputs
 from torch import nn
@@ -41,9 +40,7 @@ class DeepseekV4Attention(nn.Module):
         self.q_norm = parameter(lora)
         self.kv_norm = parameter(width)
         self.wq_b = parameter(shard.num_heads * width, lora, dtype=dtype)
-        group_in = shard.num_heads // shard.num_groups * width
-        self.wo_a = parameter(shard.num_groups, spec.o_lora_rank, group_in, dtype=dtype)
-        self.wo_b = parameter(hidden, shard.num_groups * spec.o_lora_rank, dtype=dtype)
+        self.o_proj = build.projection.layer()
         self.attn_sink = parameter(shard.num_heads)
 
         self.compressor = None
@@ -84,5 +81,5 @@ class DeepseekV4Attention(nn.Module):
             hidden, self.wqa_wkv, self.wq_b, self.q_norm, self.kv_norm, self.norm_eps, cos, sin
         )
         out = self.dsa(DSAInputs(hidden, *prologue, cos, sin))
-        out = mla_epilogue(out, self.wo_a, self.wo_b, cos, sin)
+        out = self.o_proj(out, cos, sin)
         return tensor_model_parallel_all_reduce(out) if self.tensor_parallel else out

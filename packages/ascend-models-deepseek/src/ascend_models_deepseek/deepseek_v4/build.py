@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from ascend_ops_core.devices import current_facts
+from ascend_ops_core.static_buffers import StaticBuffers
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.distributed import (
@@ -16,6 +17,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.embedding import vocabulary_range
+from ascend_models_deepseek.deepseek_v4.output_projection import ProjectionBuild
 from ascend_models_deepseek.deepseek_v4.rotation import RotaryTables
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 
@@ -32,6 +34,7 @@ class Build:
         tensor_parallel: block outputs are partial sums over the tensor-parallel group.
         device: device family of the cache table.
         block_tokens: tokens per compressed block.
+        projection: what the output projections are built from.
     """
 
     spec: DeepseekV4Spec
@@ -41,22 +44,38 @@ class Build:
     tensor_parallel: bool
     device: str
     block_tokens: int
+    projection: ProjectionBuild
 
     @classmethod
     def of(
-        cls, spec: DeepseekV4Spec, vllm_config: VllmConfig, embedding: VocabParallelEmbedding
+        cls,
+        spec: DeepseekV4Spec,
+        vllm_config: VllmConfig,
+        embedding: VocabParallelEmbedding,
+        buffers: StaticBuffers | None,
     ) -> Build:
-        """For this process, whose part of the vocabulary ``embedding`` has already chosen."""
+        """For this process, whose part of the vocabulary ``embedding`` has already chosen.
+
+        Args:
+            spec: the model's config.
+            vllm_config: the engine's config.
+            embedding: the model's.
+            buffers: the model's static buffers, to which layers add theirs; None for a model that
+                no graph captures.
+        """
         size = get_tensor_model_parallel_world_size()
         rank = get_tensor_model_parallel_rank()
+        family, device = cache_family(), embedding.weight.device
+        projection = ProjectionBuild.of(spec, vllm_config, family, buffers, device)
         return cls(
             spec,
-            Shard.of(spec, size, rank, vocabulary_range(embedding)),
+            Shard.of(spec, size, rank, vocabulary_range(embedding), projection.part),
             RotaryTables(spec, vllm_config.model_config.max_model_len),
             vllm_config.model_config.dtype,
             size > 1,
-            cache_family(),
+            family,
             vllm_config.cache_config.block_size,
+            projection,
         )
 
 

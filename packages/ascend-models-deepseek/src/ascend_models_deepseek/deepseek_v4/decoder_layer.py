@@ -9,6 +9,7 @@ from torch import nn
 from ascend_models_deepseek.deepseek_v4.attention import DeepseekV4Attention
 from ascend_models_deepseek.deepseek_v4.build import Build, parameter
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.few_tokens import FewTokensLayer
 from ascend_models_deepseek.deepseek_v4.moe import DeepseekV4MoE
 from ascend_models_deepseek.deepseek_v4.rotation import StepRotation
 
@@ -31,11 +32,16 @@ class DeepseekV2DecoderLayer(nn.Module):
         self.ffn_norm = parameter(spec.hidden_size)
         self.attn = DeepseekV4Attention(build, layer, f"{prefix}.attn")
         self.ffn = DeepseekV4MoE(build, layer)
+        self.tensor_parallel = build.tensor_parallel
+        self._few_tokens = FewTokensLayer(self)
 
     def forward(
         self, streams: torch.Tensor, input_ids: torch.Tensor, rotation: StepRotation
     ) -> torch.Tensor:
         """New streams ``[T, n, H]``."""
+        new = self._few_tokens.run(streams, input_ids, rotation)
+        if new is not None:
+            return new
         hidden, plan = self.hc_attn.pre(streams, self.attn_norm)
         streams = self.hc_attn.post(self.attn(hidden, rotation), streams, plan)
         hidden, plan = self.hc_ffn.pre(streams, self.ffn_norm)

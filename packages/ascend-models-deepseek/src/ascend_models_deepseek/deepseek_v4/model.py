@@ -20,6 +20,7 @@ from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.decoder_layer import DeepseekV2DecoderLayer
 from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
+from ascend_models_deepseek.deepseek_v4.output_projection import quantize_loaded
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config
 from ascend_models_deepseek.deepseek_v4.weights import main_table
 
@@ -33,13 +34,16 @@ class DeepseekV4Model(nn.Module):
         spec: the model's config.
         vllm_config: the engine's config.
         prefix: prefix of the layers' names.
+        buffers: where layers keep what graphs write.
     """
 
-    def __init__(self, spec: DeepseekV4Spec, vllm_config: VllmConfig, prefix: str) -> None:
+    def __init__(
+        self, spec: DeepseekV4Spec, vllm_config: VllmConfig, prefix: str, buffers: StaticBuffers
+    ) -> None:
         super().__init__()
         self.spec = spec
         self.embed_tokens = vocab_embedding(spec, vllm_config.model_config.dtype)
-        build = Build.of(spec, vllm_config, self.embed_tokens)
+        build = Build.of(spec, vllm_config, self.embed_tokens, buffers)
         self.shard = build.shard
         self.rotary = build.rotary
         self.layers = nn.ModuleList(
@@ -55,7 +59,7 @@ class DeepseekV4Model(nn.Module):
         """Final hidden states ``[T, H]`` and the streams ``[T, n, H]`` in front of the head."""
         follow_torch_threads()
         embedded = self.embed_tokens(input_ids)
-        streams = embedded.unsqueeze(1).repeat(1, self.spec.hc_mult, 1)
+        streams = embedded.unsqueeze(1).expand(-1, self.spec.hc_mult, -1).contiguous()
         rotation = self.rotary(positions)
         for layer in self.layers:
             streams = layer(streams, input_ids, rotation)
@@ -80,12 +84,12 @@ class AscendDeepseekV4ForCausalLM(nn.Module):
         self.config = config
         self._source = vllm_config.model_config.model
         dtype = vllm_config.model_config.dtype
-        self.model = DeepseekV4Model(spec, vllm_config, "model")
+        self.static_buffers = StaticBuffers()
+        self.model = DeepseekV4Model(spec, vllm_config, "model", self.static_buffers)
         self.lm_head = lm_head(spec, dtype)
         self.logits_processor = LogitsProcessor(spec.vocab_size)
         self._mtp_hidden: torch.Tensor | None = None
         self._keep_mtp_hidden = vllm_config.speculative_config is not None
-        self.static_buffers = StaticBuffers()
         device = self.model.norm.device
         if self._keep_mtp_hidden and device.type != "cpu":
             # A graph writes where it wrote when it was captured, so the draft must read there.
@@ -130,4 +134,6 @@ class AscendDeepseekV4ForCausalLM(nn.Module):
         """Fill all parameters from tensors in the original naming."""
         table = main_table(self.model.spec, self.model.shard)
         check_headers(table, self._source)
-        return table.load(self, weights)
+        loaded = table.load(self, weights)
+        quantize_loaded(self)
+        return loaded

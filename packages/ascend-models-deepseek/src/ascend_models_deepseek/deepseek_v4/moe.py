@@ -70,17 +70,17 @@ class DeepseekV4MoE(nn.Module):
 
     def forward(self, hidden: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
         """``[T, H]`` from ``hidden [T, H]``; ``input_ids [T]`` choose experts in hash layers."""
-        weights, ids = self._route(hidden, input_ids)
+        weights, ids = self.route(linear(hidden, self.gate), input_ids)
         shared = None
         if self.shared_experts is not None:
             shared = self.shared_experts.w13, self.shared_experts.w2
         out = self.experts(hidden, weights, ids, shared)
         return tensor_model_parallel_all_reduce(out) if self.tensor_parallel else out
 
-    def _route(
-        self, hidden: torch.Tensor, input_ids: torch.Tensor
+    def route(
+        self, logits: torch.Tensor, input_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = linear(hidden, self.gate)
+        """Weights ``[T, k]`` and expert ids ``[T, k]`` from the gate's ``logits [T, E]``."""
         if self.is_hash:
             return hash_routing(
                 logits,

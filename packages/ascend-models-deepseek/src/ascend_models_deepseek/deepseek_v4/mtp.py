@@ -19,6 +19,7 @@ from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.decoder_layer import DeepseekV2DecoderLayer
 from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
+from ascend_models_deepseek.deepseek_v4.output_projection import quantize_loaded
 from ascend_models_deepseek.deepseek_v4.rotation import StepRotation
 from ascend_models_deepseek.deepseek_v4.validation import check_draft
 from ascend_models_deepseek.deepseek_v4.weights import mtp_table
@@ -84,7 +85,7 @@ class DeepSeekMultiTokenPredictor(nn.Module):
         super().__init__()
         self.spec = spec
         self.embed_tokens = vocab_embedding(spec, vllm_config.model_config.dtype)
-        build = Build.of(spec, vllm_config, self.embed_tokens)
+        build = Build.of(spec, vllm_config, self.embed_tokens, None)
         self.shard = build.shard
         self.rotary = build.rotary
         first = spec.num_hidden_layers
@@ -173,6 +174,7 @@ class DeepSeekV4MTP(nn.Module):
         table = mtp_table(self.model.spec, self.model.shard)
         check_headers(table, self._source)
         loaded = table.load(self, weights)
+        quantize_loaded(self)
         self.has_own_embed_tokens = "model.embed_tokens.weight" in loaded
         self.has_own_lm_head = "lm_head.weight" in loaded
         return loaded

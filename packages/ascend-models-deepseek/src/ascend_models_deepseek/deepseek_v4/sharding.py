@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ascend_attention.layers.output_projection import (
+    ProjectionPart,
+    ProjectionSettings,
+    choose_projection,
+)
 from ascend_ops_core.errors import InvalidInputError
 
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
@@ -16,14 +21,14 @@ class Shard:
 
     Attributes:
         heads: query heads.
-        groups: groups of the output projection; they hold exactly these heads.
+        projection: of the output projection.
         intermediate: channels of each routed expert.
         shared_intermediate: channels of the shared expert.
         vocabulary: rows of embedding and head.
     """
 
     heads: tuple[int, int]
-    groups: tuple[int, int]
+    projection: ProjectionPart
     intermediate: tuple[int, int]
     shared_intermediate: tuple[int, int]
     vocabulary: tuple[int, int]
@@ -32,40 +37,67 @@ class Shard:
     def num_heads(self) -> int:
         return self.heads[1] - self.heads[0]
 
-    @property
-    def num_groups(self) -> int:
-        return self.groups[1] - self.groups[0]
-
     @classmethod
-    def of(cls, spec: DeepseekV4Spec, size: int, rank: int, vocabulary: tuple[int, int]) -> Shard:
+    def of(
+        cls,
+        spec: DeepseekV4Spec,
+        size: int,
+        rank: int,
+        vocabulary: tuple[int, int],
+        projection: ProjectionPart | None = None,
+    ) -> Shard:
         """Ranges of ``rank`` among ``size``.
 
+        Args:
+            spec: the model's config.
+            size: tensor-parallel ranks.
+            rank: one of them.
+            vocabulary: its rows of embedding and head.
+            projection: its part of the output projection, by default that of the variant which
+                is chosen for such ranks alone.
+
         Raises:
-            InvalidInputError: ``size`` does not divide the heads, the output groups or the
-                experts' channels.
+            InvalidInputError: ``size`` does not divide the heads or the experts' channels, or
+                no variant of the output projection fits.
         """
-        inter = spec.moe_intermediate_size
-        for name, value in (
-            ("num_attention_heads", spec.num_attention_heads),
-            ("o_groups", spec.o_groups),
-            ("moe_intermediate_size", inter),
-        ):
-            if value % size:
-                common = math.gcd(spec.num_attention_heads, spec.o_groups, inter)
-                usable = [n for n in range(1, common + 1) if common % n == 0]
-                raise InvalidInputError(
-                    f"tensor_parallel_size={size}",
-                    f"it must divide {name}={value}",
-                    f"Use one of {usable}.",
-                )
+        reason = _refusal(spec, size)
+        if reason:
+            common = math.gcd(spec.num_attention_heads, spec.moe_intermediate_size)
+            usable = [n for n in range(1, common + 1) if not _refusal(spec, n)]
+            raise InvalidInputError(f"tensor_parallel_size={size}", reason, f"Use one of {usable}.")
 
         def part(total: int) -> tuple[int, int]:
             return rank * (total // size), (rank + 1) * (total // size)
 
+        inter = spec.moe_intermediate_size
         return cls(
             heads=part(spec.num_attention_heads),
-            groups=part(spec.o_groups),
+            projection=projection or ProjectionPart.of(_settings(spec, size), rank),
             intermediate=part(inter),
             shared_intermediate=part(inter * spec.n_shared_experts),
             vocabulary=vocabulary,
         )
+
+
+def _refusal(spec: DeepseekV4Spec, size: int) -> str:
+    """Why ``size`` ranks cannot share the model; empty if they can."""
+    for name in ("num_attention_heads", "moe_intermediate_size"):
+        value = getattr(spec, name)
+        if value % size:
+            return f"it must divide {name}={value}"
+    try:
+        choose_projection("auto", _settings(spec, size))
+    except InvalidInputError as error:
+        return error.limit
+    return ""
+
+
+def _settings(spec: DeepseekV4Spec, size: int) -> ProjectionSettings:
+    return ProjectionSettings(
+        "cpu",
+        spec.num_attention_heads,
+        spec.head_dim,
+        spec.o_groups,
+        spec.o_lora_rank,
+        tensor_parallel=size,
+    )

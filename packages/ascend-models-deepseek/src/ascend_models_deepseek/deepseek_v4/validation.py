@@ -5,8 +5,10 @@ from __future__ import annotations
 from ascend_ops_core.errors import InvalidInputError
 from vllm.config import CompilationMode, VllmConfig
 
+from ascend_models_deepseek.deepseek_v4.build import cache_family
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
+from ascend_models_deepseek.deepseek_v4.output_projection import chosen_projection
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import main_table, mtp_table
 
@@ -73,6 +75,7 @@ def check_request(vllm_config: VllmConfig) -> None:
     check_engine_config(spec, vllm_config)
     size = vllm_config.parallel_config.tensor_parallel_size
     shard = Shard.of(spec, size, 0, (0, spec.vocab_size))
+    chosen_projection(spec, vllm_config, cache_family())
     speculative = vllm_config.speculative_config
     drafts = speculative is not None and speculative.method == "mtp"
     if drafts:

@@ -254,7 +254,7 @@ def _attention(
     spec: DeepseekV4Spec, shard: Shard, layer: int, name: str, param: str
 ) -> Iterator[tuple[str, TensorRule]]:
     hidden, lora, width = spec.hidden_size, spec.q_lora_rank, spec.head_dim
-    heads, groups = shard.heads, shard.groups
+    heads, projection = shard.heads, shard.projection
     fused = f"{param}.wqa_wkv"
     yield f"{name}.wq_a.weight", TensorRule((lora, hidden), fused, (slice(0, lora),))
     yield f"{name}.wkv.weight", TensorRule((width, hidden), fused, (slice(lora, None),))
@@ -278,8 +278,8 @@ def _attention(
         f"{name}.wo_a.weight",
         TensorRule(
             (spec.o_groups * group_out, group_in),
-            f"{param}.wo_a",
-            source=(slice(*groups),),
+            f"{param}.o_proj.wo_a",
+            source=(slice(*projection.groups), slice(None), slice(*projection.channels)),
             view=(spec.o_groups, group_out, group_in),
         ),
     )
@@ -287,8 +287,8 @@ def _attention(
         f"{name}.wo_b.weight",
         TensorRule(
             (hidden, spec.o_groups * group_out),
-            f"{param}.wo_b",
-            source=(slice(None), slice(groups[0] * group_out, groups[1] * group_out)),
+            f"{param}.o_proj.wo_b",
+            source=(slice(None), slice(*projection.latents)),
         ),
     )
     ratio = spec.compress_ratio(layer)

@@ -15,6 +15,7 @@ from typing import Any
 from ascend_ops_core import __version__
 from ascend_ops_core.devices.detect import detect
 from ascend_ops_core.selection import VARIABLE
+from ascend_ops_core.testing.compiler.toolchain import has_module
 
 _DISTRIBUTION = "ascend-ops-core"
 
@@ -95,6 +96,13 @@ def _optional() -> Iterator[Line]:
             "problem",
             f"triton {stock} and triton-ascend {ascend} write the same module",
             "pip uninstall -y triton triton-ascend, then install the one that is wanted",
+        )
+    elif ascend and not has_module():
+        yield Line(
+            "triton",
+            "problem",
+            f"triton-ascend {ascend} lost its module when stock Triton was removed",
+            f"pip install --force-reinstall --no-deps triton-ascend=={ascend}",
         )
     elif ascend:
         compiler = _version("ascendnpu-ir")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +26,24 @@ def test_table_of_a_good_kernel(samples: Path, capsys: pytest.CaptureFixture[str
     assert "49,152 B (25.0%)" in printed
     assert "24,576 B (9.7%)" in printed
     assert "nothing ran on a device" in printed
+
+
+@pytest.mark.compile
+def test_what_the_readme_says(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    (block,) = re.findall(
+        r"^```sh\n(cat > my_kernels.py.*?)^```$", readme, re.MULTILINE | re.DOTALL
+    )
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-e", "-c", block],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": programs},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"verdict +ok +ok +ok", done.stdout)
 
 
 @pytest.mark.compile

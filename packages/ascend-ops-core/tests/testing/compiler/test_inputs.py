@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -163,12 +164,28 @@ def test_stock_triton_beside_the_compiler_is_noticed(monkeypatch: pytest.MonkeyP
             raise importlib.metadata.PackageNotFoundError(name)
         return installed[name]
 
+    module = importlib.util.spec_from_loader("triton", None, origin="triton/__init__.py")
     monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: module)
     assert missing() == ""
     installed["triton"] = "3.7.1"
     assert missing() == "stock Triton 3.7.1 is installed over the same module"
     del installed["pybind11"]
     assert missing() == "pybind11 is not installed"
+
+
+@pytest.mark.parametrize("left", [None, importlib.util.spec_from_loader("triton", None)])
+def test_module_that_went_with_stock_triton_is_noticed(
+    left: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name == "triton":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: left)
+    assert missing() == "stock Triton was removed, and the shared module with it"
 
 
 def report(**changed: Any) -> CompileReport:

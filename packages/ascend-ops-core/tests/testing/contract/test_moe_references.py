@@ -34,6 +34,35 @@ def test_gating(norm_type: int) -> None:
         torch.testing.assert_close(norm[t].double(), scores, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("mode", [0, 1], ids=["max", "two"])
+def test_gating_within_groups(mode: int) -> None:
+    x, bias = torch.randn(9, 20), torch.randn(20)
+    weights, ids, _ = torch.ops.npu.npu_moe_gating_top_k(
+        x, 4, bias=bias, norm_type=1, group_count=5, k_group=2, group_select_mode=mode
+    )
+    for t in range(9):
+        ranked = (x[t].sigmoid() + bias).tolist()
+        best = [sorted(ranked[4 * g : 4 * g + 4])[-1 - mode :] for g in range(5)]
+        groups = sorted(range(5), key=lambda g, best=best: -sum(best[g]))[:2]
+        within = [e for e in range(20) if e // 4 in groups]
+        order = sorted(within, key=lambda e, ranked=ranked: -ranked[e])[:4]
+        assert ids[t].tolist() == order
+        chosen = x[t].sigmoid()[order]
+        torch.testing.assert_close(weights[t], chosen / chosen.sum(), rtol=1e-5, atol=1e-6)
+
+
+def test_gating_refuses_groups_that_are_not_documented() -> None:
+    x = torch.randn(2, 12)
+    for groups, k_group, k, message in (
+        (5, 1, 1, "5 groups: a divisor of 12"),
+        (6, 1, 1, "groups of 2 experts: more than 2"),
+        (4, 5, 2, "k_group=5: 1 to 4"),
+        (4, 2, 7, "k=7: at most 6"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            torch.ops.npu.npu_moe_gating_top_k(x, k, group_count=groups, k_group=k_group)
+
+
 def test_gating_refuses_what_is_not_documented() -> None:
     x = torch.randn(2, 8)
     with pytest.raises(InvalidInputError, match=r"bias of torch.float16"):
@@ -93,3 +122,36 @@ def test_routing_and_grouped_product_refuse_what_is_not_documented() -> None:
         torch.ops.npu.npu_grouped_matmul(
             [x], [weight.half()], group_list=torch.tensor([1, 2]), **given
         )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": torch.zeros(4, 1024)}, "rows of torch.float32"),
+        ({"x": torch.zeros(4, 1000).half()}, "size 1000"),
+        ({"expert_ids": torch.zeros(4, 1).long()}, "expert_ids of torch.int64"),
+        ({"expert_ids": torch.tensor([[3, 3]] * 4).int()}, "they are different experts"),
+        ({"expert_ids": torch.tensor([[3, 8]] * 4).int()}, "an expert id: 0 to 7"),
+        ({"ep_world_size": 1}, "1 ranks"),
+        ({"moe_expert_num": 7}, "7 experts on 2 ranks"),
+        ({"x_active_mask": torch.tensor([True, False, True, True])}, "true values before"),
+        ({"expert_scales": torch.ones(4, 2)}, "expert_scales: given on A2 alone"),
+        ({"quant_mode": 2}, "quant_mode: not modelled"),
+        ({"global_bs": 5}, "global_bs=5: 0 or 8"),
+    ],
+)
+def test_distribution_refuses_what_is_not_documented(
+    change: dict[str, object], message: str
+) -> None:
+    """What it exchanges is compared over processes in the tests of ascend-fused-moe."""
+    given = {
+        "x": torch.zeros(4, 1024).half(),
+        "expert_ids": torch.tensor([[0, 5]] * 4).int(),
+        "group_ep": "none",
+        "ep_world_size": 2,
+        "ep_rank_id": 0,
+        "moe_expert_num": 8,
+        **change,
+    }
+    with device_family("A3"), pytest.raises(InvalidInputError, match=message):
+        torch.ops.npu.npu_moe_distribute_dispatch_v2(**given)

@@ -222,6 +222,30 @@ def test_quant_matmul_is_exact() -> None:
     assert torch.equal(result, product.float().to(BF16))
 
 
+def test_mx_product_scales_every_block() -> None:
+    torch.manual_seed(0)
+    x1 = torch.randn(3, 2, 128).to(torch.float8_e4m3fn)
+    x2 = torch.randn(2, 5, 128).to(torch.float8_e4m3fn)
+    powers = [torch.randint(124, 131, (*x.shape[:-1], 2, 2), dtype=torch.uint8) for x in (x1, x2)]
+    options = {"group_sizes": [0, 0, 32], "perm_x1": [1, 0, 2], "perm_y": [1, 0, 2]}
+    scales = [one.view(torch.float8_e8m0fnu) for one in powers]
+    with device_family("A5"):
+        given = options | {"x1_scale": scales[0], "x2_scale": scales[1]}
+        y = torch.ops.npu.npu_transpose_quant_batchmatmul(x1, x2, 5, perm_x2=[0, 2, 1], **given)
+        with pytest.raises(InvalidInputError, match="perm_x2"):
+            torch.ops.npu.npu_transpose_quant_batchmatmul(x1, x2, 5, perm_x2=[0, 1, 2], **given)
+    assert y.dtype == torch.float16
+    expected = torch.zeros(3, 2, 5, dtype=torch.float64)
+    for block in range(4):
+        columns = slice(32 * block, 32 * block + 32)
+        left, right = (
+            one[..., block // 2, block % 2].double().sub(127).exp2().unsqueeze(-1) for one in powers
+        )
+        parts = (x1[..., columns].double() * left, x2[..., columns].double() * right)
+        expected += torch.einsum("mbk,bnk->mbn", *parts)
+    assert ((y.double() - expected).abs() <= expected.abs() * 2**-11 + 1e-3).all()
+
+
 def test_scatters() -> None:
     cache = torch.zeros(2, 3, 4)
     index = torch.tensor([[1, 2], [0, 0]])

@@ -211,3 +211,24 @@ def test_results_of_factories_are_filled_again() -> None:
     for _ in range(2):
         graph.replay()
         assert y.cpu().tolist() == [7, 14, 19, 30]
+
+
+def test_graphs_of_one_pool_share_its_memory() -> None:
+    """They never run at once, so the pool is as large as the one that needs most."""
+    gc.collect()
+    before, pool = torch.npu.memory_allocated(), torch.npu.graph_pool_handle()
+    graphs, kept = [torch.npu.NPUGraph() for _ in range(3)], []
+    for graph, size in zip(graphs, (100, 400, 200), strict=True):
+        x = torch.ones(size, device="npu")
+        with torch.npu.graph(graph, pool=pool):
+            kept.append(((x * 2).relu() + 1).sum())
+        del x
+    results = sum(one.nbytes for one in kept)
+    small, large, middle = (graph.pool_bytes for graph in graphs)
+    assert small < middle < large
+    assert torch.npu.memory_allocated() - before == large + results
+    graphs[1].reset()
+    assert torch.npu.memory_allocated() - before == middle + results
+    del graph, graphs[0], graphs[1]
+    gc.collect()
+    assert torch.npu.memory_allocated() - before == results

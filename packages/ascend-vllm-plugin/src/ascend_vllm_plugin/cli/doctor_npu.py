@@ -43,7 +43,7 @@ def examine_npu(facts: Facts) -> Iterator[Verdict]:
         )
         yield Verdict("npu", Level.PROBLEM, found, remedy)
     else:
-        yield _npu_count(npu.torch_npu.detail, facts, seen)
+        yield _npu_count(facts, seen)
 
 
 def _host_software(facts: Facts) -> Iterator[Verdict]:
@@ -98,9 +98,15 @@ def _no_cann(detail: str, autoload: bool, npu_seen: bool) -> Verdict:
     return Verdict("npu", level, found, f"{install}; without an NPU: pip uninstall -y torch-npu")
 
 
-def _npu_count(detail: str, facts: Facts, seen: list[str]) -> Verdict:
-    last = detail.split()[-1] if detail.split() else ""
-    count = int(last) if last.isdigit() else 0
+def npus_counted(facts: Facts) -> int:
+    """NPUs that torch_npu counts; 0 where it cannot be imported."""
+    probe = facts.npu.torch_npu
+    words = probe.detail.split() if probe is not None and probe.ok else []
+    return int(words[-1]) if words and words[-1].isdigit() else 0
+
+
+def _npu_count(facts: Facts, seen: list[str]) -> Verdict:
+    count = npus_counted(facts)
     if count:
         found = f"torch_npu counts {count} NPU(s); models would run there ({NOT_RUN})"
         return Verdict("npu", Level.INFO, found)

@@ -68,7 +68,10 @@ def plan(
     ] = "auto",
     kv_dtype: Annotated[
         str,
-        typer.Option(help="auto, or the dtype that the device keeps anyway: another is refused."),
+        typer.Option(
+            help="auto, for the dtypes in which the device family keeps its caches, or model: all "
+            "caches keep the model's."
+        ),
     ] = "auto",
     weight_format: Annotated[
         str,
@@ -103,6 +106,13 @@ def plan(
         bool, typer.Option(help="Schedule a step before the last one is settled, as vLLM does.")
     ] = True,
     graphs: Annotated[bool, typer.Option(help="Capture decode steps (never on a cpu).")] = True,
+    capture_sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens of the steps to capture, for example 1,2,4,8: the engine's "
+            "cudagraph_capture_sizes. Default: vLLM's own list."
+        ),
+    ] = None,
     hccl_buffsize: Annotated[
         int | None,
         typer.Option(
@@ -155,6 +165,7 @@ def plan(
             speculative_tokens=speculative_tokens,
             async_scheduling=async_scheduling,
             graphs=graphs,
+            capture_sizes=_sizes(capture_sizes),
             hccl_buffer_mib=_buffer(hccl_buffsize),
         )
         made = make_plan(read_model(model), request)
@@ -200,6 +211,19 @@ def _bytes(memory_gib: float | None) -> int | None:
     if not math.isfinite(memory_gib):
         raise InvalidInputError(f"memory_gib={memory_gib}", "it is a size in GiB", "Correct it.")
     return int(memory_gib * _GIB)
+
+
+def _sizes(text: str | None) -> tuple[int, ...] | None:
+    from ascend_ops_core.errors import InvalidInputError
+
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise InvalidInputError(
+            f"capture_sizes={text!r}", "they are numbers of tokens", "Write 1,2,4 for example."
+        )
+    return tuple(int(part) for part in parts)
 
 
 def _buffer(given: int | None) -> int:

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from vllm.distributed.device_communicators.all2all import AgRsAll2AllManager
 from vllm.distributed.device_communicators.base_device_communicator import DeviceCommunicatorBase
 
 
-class HCCLCommunicator(DeviceCommunicatorBase):
+class _NPUCommunicator(DeviceCommunicatorBase):
+    """What HCCL and its simulation have in common."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.use_all2all:
+            # vLLM's runner asks the expert-parallel group of every replica for one.
+            self.all2all_manager = AgRsAll2AllManager(self.cpu_group)
+
+
+class HCCLCommunicator(_NPUCommunicator):
     """Collectives of HCCL through torch.distributed. Not run on hardware."""
 
+    def all_to_all_into(self, received: torch.Tensor, parts: torch.Tensor) -> None:
+        """Part ``j`` of ``parts [P, ...]`` goes to rank ``j``; all ranks' for this one come here.
 
-class SimulatedCommunicator(DeviceCommunicatorBase):
+        Nothing is allocated, so a captured graph repeats it over the same memory.
+
+        Args:
+            received: ``[P, ...]``, contiguous, written.
+            parts: the same shape, contiguous.
+        """
+        torch.distributed.all_to_all_single(received, parts, group=self.device_group)
+
+
+class SimulatedCommunicator(_NPUCommunicator):
     """Collectives of gloo on the host memory that simulated devices compute in.
 
     Nothing is copied for them, so they count as work of the device, as HCCL's would, and captured
@@ -35,6 +58,17 @@ class SimulatedCommunicator(DeviceCommunicatorBase):
         scatter, shape = super().reduce_scatter, list(input_.shape)
         shape[dim] //= self.world_size
         return self._new("reduce_scatter", lambda one: scatter(one, dim), input_, shape)
+
+    def all_to_all_into(self, received: torch.Tensor, parts: torch.Tensor) -> None:
+        """See :meth:`HCCLCommunicator.all_to_all_into`."""
+        _record(
+            "all_to_all",
+            lambda read, write: torch.distributed.all_to_all_single(
+                write, read, group=self.device_group
+            ),
+            [parts],
+            [received],
+        )
 
     def gather(self, input_: torch.Tensor, dst: int = 0, dim: int = -1) -> torch.Tensor | None:
         """All ranks' tensors along ``dim`` on rank ``dst``; None elsewhere."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ascend_attention.layers.output_projection import VARIANTS
 from ascend_ops_core.devices import FAMILIES, use_family
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.selection import VARIABLE
@@ -24,12 +25,19 @@ class AscendConfig(BaseModel):
             is used; by default that of the NPU that is found. Needed for a soc that is not known.
         operators: implementation by operator, for example ``{"rms_norm": "triton"}``: forces what
             ``ASCEND_OPS`` forces, and goes before it.
+        o_proj: variant of DeepSeek-V4's output projection: ``"plain"``, ``"otp"``, ``"olora_tp"``,
+            ``"fp8"``, or ``"auto"`` for the one that the parallel sizes ask for; see
+            :data:`ascend_attention.layers.output_projection.VARIANTS`.
+        o_proj_tensor_parallel_size: data-parallel replicas that share an output projection by
+            exchanging their tokens (``otp``); 1 for none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     device_family: str | None = Field(default=None)
     operators: dict[str, str] = Field(default_factory=dict)
+    o_proj: str = Field(default="auto")
+    o_proj_tensor_parallel_size: int = Field(default=1, ge=1, strict=True)
 
     @classmethod
     def of(cls, vllm_config: VllmConfig) -> AscendConfig:
@@ -69,6 +77,13 @@ class AscendConfig(BaseModel):
             raise InvalidInputError(
                 f"additional_config device_family={parsed.device_family!r}",
                 f"known are {', '.join(FAMILIES)}",
+                "Choose one of them, or leave it out.",
+            )
+        variants = ["auto", *(one.name for one in VARIANTS)]
+        if parsed.o_proj not in variants:
+            raise InvalidInputError(
+                f"additional_config o_proj={parsed.o_proj!r}",
+                f"known are {', '.join(variants)}",
                 "Choose one of them, or leave it out.",
             )
         return parsed

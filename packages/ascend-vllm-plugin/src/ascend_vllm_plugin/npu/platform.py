@@ -20,6 +20,7 @@ from ascend_vllm_plugin.compressed_caches import (
 )
 from ascend_vllm_plugin.npu import simulated
 from ascend_vllm_plugin.npu.config import AscendConfig
+from ascend_vllm_plugin.planning.captures import plan_captures
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -67,12 +68,15 @@ class AscendNPUPlatform(CompressedCachesMixin, Platform):
         if parallel.worker_cls == "auto":
             parallel.worker_cls = f"{_PACKAGE}.worker.NPUWorker"
         parallel.disable_custom_all_reduce = True
+        # Replicas agree on the size of a step from the host's numbers; no device needs to wait.
+        parallel.disable_nccl_for_dp_synchronization = True
         compilation = vllm_config.compilation_config
         asked = compilation.cudagraph_mode
         if asked not in (CUDAGraphMode.NONE, CUDAGraphMode.FULL_DECODE_ONLY):
             if asked is not None:
                 logger.info("graphs hold whole decode steps (FULL_DECODE_ONLY), not %s", asked.name)
             compilation.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
+        _trim_captures(vllm_config)
         # vLLM would compile kernels of CUDA's libraries.
         kernels = vllm_config.kernel_config
         kernels.enable_jit_warmup = kernels.enable_cutedsl_warmup = False
@@ -176,6 +180,24 @@ class AscendNPUPlatform(CompressedCachesMixin, Platform):
     def support_hybrid_kv_cache(cls) -> bool:
         """Caches of several kinds share one pool of blocks."""
         return True
+
+
+def _trim_captures(vllm_config: VllmConfig) -> None:
+    """Capture no more graphs than the device has streams for, and say so."""
+    compilation, parallel = vllm_config.compilation_config, vllm_config.parallel_config
+    sizes = compilation.cudagraph_capture_sizes
+    if not sizes or not compilation.cudagraph_mode:
+        return
+    plan = plan_captures(
+        sizes,
+        requests=vllm_config.scheduler_config.max_num_seqs,
+        tokens_per_request=1 + vllm_config.num_speculative_tokens,
+        tensor_parallel=parallel.tensor_parallel_size,
+    )
+    if plan.dropped:
+        logger.warning("%s", plan.reason)
+        compilation.cudagraph_capture_sizes = list(plan.sizes)
+        compilation.max_cudagraph_capture_size = plan.sizes[-1]
 
 
 def _check_compressed(vllm_config: VllmConfig) -> None:

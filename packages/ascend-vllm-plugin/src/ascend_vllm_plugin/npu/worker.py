@@ -9,16 +9,18 @@ from typing import Any, NoReturn
 
 import torch
 from ascend_ops_core.errors import InvalidInputError
+from vllm import envs
 from vllm.platforms import current_platform
-from vllm.profiler.wrapper import TorchProfilerWrapper
 from vllm.utils.mem_utils import MemorySnapshot
 from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.utils import report_usage_stats
-from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
+from vllm.v1.worker.gpu_worker import CompilationTimes, Worker, init_worker_distributed_environment
 from vllm.v1.worker.utils import request_memory
 from vllm.v1.worker.workspace import init_workspace_manager
 
+from ascend_vllm_plugin.npu import memory
 from ascend_vllm_plugin.npu.config import AscendConfig
+from ascend_vllm_plugin.npu.profiler import make_profiler
 from ascend_vllm_plugin.npu.runner import NPUModelRunner
 
 logger = logging.getLogger(__name__)
@@ -72,9 +74,39 @@ class NPUWorker(Worker):
         if self.rank == 0:
             report_usage_stats(self.vllm_config)
 
+    @torch.inference_mode()
+    def determine_available_memory(self) -> int:
+        """Bytes for the caches: vLLM's figure, less what graphs take, as it does on CUDA."""
+        available = super().determine_available_memory()
+        mode = self.vllm_config.compilation_config.cudagraph_mode
+        if (
+            self.cache_config.kv_cache_memory_bytes
+            or not mode
+            or not envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS
+        ):
+            return int(available)
+        graphs = self.model_runner.profile_cudagraph_memory()
+        self.cudagraph_memory_estimate = graphs
+        self.peak_activation_memory += graphs
+        self.available_kv_cache_memory_bytes -= graphs
+        return int(available) - graphs
+
+    def compile_or_warm_up_model(self) -> CompilationTimes:
+        """Capture the graphs, and say what this rank's memory is used for."""
+        times = super().compile_or_warm_up_model()
+        logger.info("memory of rank %d: %s", self.rank, memory.describe(self.memory_figures()))
+        return times
+
+    def memory_figures(self) -> dict[str, int]:
+        """What this rank has allocated, see :func:`ascend_vllm_plugin.npu.memory.figures`."""
+        return memory.figures(self)
+
     def _ranks_of_other_replicas(self) -> int:
         """Local ranks in front of this data-parallel replica's."""
         parallel = self.parallel_config
+        if parallel.assigned_physical_gpu_ids is not None:
+            # vLLM has given each replica its own list of devices, which local ranks index.
+            return 0
         outside = ("ray", "external_launcher")
         if parallel.distributed_executor_backend in outside:
             return 0
@@ -98,25 +130,17 @@ class NPUWorker(Worker):
         _refuse_sleep()
 
     def profile(self, is_start: bool = True, profile_prefix: str | None = None) -> None:
-        """Start or stop torch's profiler, which records the host's work alone.
+        """Start or stop the profiler, see :mod:`ascend_vllm_plugin.npu.profiler`.
 
         Raises:
-            InvalidInputError: the engine was started without a profiler, or with one of CUDA.
+            InvalidInputError: there is none, or not as it was asked for.
         """
-        if self.profiler_config.profiler != "torch":
-            raise InvalidInputError(
-                f"profiler {self.profiler_config.profiler!r}",
-                "a worker on an NPU has torch's profiler, and only if the engine was started so",
-                "Start with --profiler-config.profiler=torch and a torch_profiler_dir; use msprof "
-                "for the device's own work.",
-            )
         if is_start and self.profiler is None:
             name = f"rank{self.rank}"
-            self.profiler = TorchProfilerWrapper(
+            self.profiler = make_profiler(
                 self.profiler_config,
-                worker_name=f"{profile_prefix}_{name}" if profile_prefix else name,
-                local_rank=self.local_rank,
-                activities=["CPU"],
+                f"{profile_prefix}_{name}" if profile_prefix else name,
+                self.local_rank,
             )
         super().profile(is_start=is_start, profile_prefix=profile_prefix)
 

@@ -9,7 +9,7 @@ import torch
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
-from ascend_vllm_plugin.planning.plan import Plan, gib, make_plan
+from ascend_vllm_plugin.planning.plan import MODEL_DTYPE, Plan, gib, make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.weights import Layout, WeightFormat
 
@@ -99,6 +99,20 @@ def notes(plan: Plan) -> Iterator[str]:
             f"scales of indexer keys: {plan.pool.scale_bytes} bytes for every block of "
             f"{plan.pool.stride}; vLLM's pool does not count them, so they are reserved beside it."
         )
+    if request.device != "cpu" and request.kv_dtype != MODEL_DTYPE:
+        yield (
+            "caches are planned in the dtypes of the family; an engine whose log says that it "
+            "keeps the model's is planned with --kv-dtype model."
+        )
+    if request.captures.dropped:
+        yield f"graphs: {request.captures.reason}."
+    outside = plan.memory_bytes.bytes - plan.budget
+    if plan.outside_bytes > outside:
+        yield (
+            f"block tables and indices of attention take {gib(plan.outside_bytes)}, for which "
+            f"gpu_memory_utilization={request.gpu_memory_utilization} leaves {gib(outside)}: lower "
+            "it, or lower --max-num-batched-tokens."
+        )
     main = plan.pool.groups[0]
     if plan.pool.padding(main) > _MUCH_PADDING:
         empty = f"{100 * plan.pool.padding(main):.0f} %"
@@ -128,14 +142,19 @@ def _most_requests(plan: Plan) -> int:
 def _enough_cards(plan: Plan) -> Layout | None:
     layout = plan.request.layout
     tensor, data = layout.tensor, layout.data
+    # Ranks beyond the output groups exchange rows in every layer: to be asked for, not advised.
+    groups = plan.source.spec.o_groups
     while 2 * tensor * data <= _MOST_CARDS:
         shared = layout.expert > 1
         for wider in ((2 * tensor, data), (tensor, 2 * data)):
+            if wider[0] > max(tensor, groups):
+                continue
             candidate = Layout(*wider, wider[0] * wider[1] if shared else 1)
             trial = _try(plan, replace(plan.request, layout=candidate))
             if trial is not None and trial.fits:
                 return candidate
-        if _try(plan, replace(plan.request, layout=Layout(2 * tensor, data))) is not None:
+        narrower = replace(plan.request, layout=Layout(2 * tensor, data))
+        if 2 * tensor <= groups and _try(plan, narrower) is not None:
             tensor *= 2
         else:
             data *= 2

@@ -163,6 +163,7 @@ def caches_of(
     device: str,
     block_tokens: int | None = None,
     draft: bool = False,
+    keep_dtype: bool = False,
 ) -> list[LayerCache]:
     """Every cache of a model, layer by layer.
 
@@ -172,6 +173,7 @@ def caches_of(
         device: a device family of the cache table.
         block_tokens: tokens per compressed block, or None for the family's default.
         draft: with the MTP layers.
+        keep_dtype: rows keep the model's dtype, whatever the family fixes.
 
     Raises:
         InvalidInputError: an unknown device family or block size.
@@ -188,6 +190,7 @@ def caches_of(
             dtype=dtype,
             device=device,
             block_tokens=block_tokens,
+            keep_dtype=keep_dtype,
         ).values()
     ]
 
@@ -259,7 +262,10 @@ def _scale_bytes(compressed: Sequence[LayerCache], device: str) -> int:
     dtype = DEVICE_CACHES[device].index_scale_dtype
     if dtype is None:
         return 0
-    keys = [c.kind for c in compressed if c.kind.role is CacheRole.INDEX_KEY]
+    scaled = DEVICE_CACHES[device].index_dtype
+    keys = [
+        c.kind for c in compressed if c.kind.role is CacheRole.INDEX_KEY and c.kind.dtype is scaled
+    ]
     return sum(kind.rows_per_block * dtype.itemsize for kind in keys)
 
 

@@ -1,4 +1,4 @@
-"""What a card needs besides weights and caches: estimates, each with how it was made.
+"""Estimates, each with how it was made, and the buffers of HCCL.
 
 None of them was measured on an NPU. A figure that nothing public states is left out and named as
 unknown instead of being guessed.
@@ -23,8 +23,6 @@ ALL_REDUCE_SOURCE = (
     "tokens of a step x hidden size x bytes, the size that Huawei's CANN 8.5 documentation "
     "recommends; a smaller buffer is slower, not wrong; not run on hardware"
 )
-MOST_CAPTURED = 512
-"""vLLM captures no batch above this many tokens unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -63,52 +61,6 @@ class Step:
     def decode_tokens(self) -> int:
         """Tokens of the largest step without prompts."""
         return min(self.tokens, self.sequences * (1 + self.speculative_tokens))
-
-
-def activations(spec: DeepseekV4Spec, layout: Layout, itemsize: int, step: Step) -> Estimate:
-    """Tensors that live at once at the widest point of a step.
-
-    Args:
-        spec: the model.
-        layout: how it is spread.
-        itemsize: bytes of a value of the model's dtype.
-        step: the largest step.
-    """
-    tokens, hidden = step.tokens, spec.hidden_size
-    streams = 2 * tokens * spec.hc_mult * hidden * itemsize
-    heads = spec.num_attention_heads // layout.tensor
-    attention = 2 * tokens * heads * spec.head_dim * itemsize
-    # Each card of a replica sees all of its tokens; shared-out experts receive their share.
-    slices = layout.tensor if layout.expert == 1 else 1
-    routed = (
-        tokens * spec.num_experts_per_tok
-        if layout.expert == 1
-        else (-(-tokens * spec.num_experts_per_tok * layout.data // layout.expert))
-    )
-    experts = routed * (3 * spec.moe_intermediate_size // slices + 2 * hidden) * itemsize
-    logits = 2 * step.decode_tokens * spec.vocab_size * 4
-    return Estimate(
-        max(streams + max(attention, experts), logits),
-        f"largest tensors that live at once in a step of {tokens} tokens: residual streams in and "
-        "out, and the wider of queries with attention output and expert inputs with outputs, or "
-        "float32 logits; balanced experts assumed; allocator fragmentation, workspaces of "
-        "operators and the CANN context are not included: not measured",
-    )
-
-
-def graphs(
-    spec: DeepseekV4Spec, layout: Layout, itemsize: int, step: Step, *, captured: bool
-) -> Estimate:
-    """Memory that captured graphs keep."""
-    if not captured:
-        return Estimate(0, "no graphs are captured")
-    tokens = min(step.decode_tokens, MOST_CAPTURED)
-    shape = Step(tokens, tokens)
-    return Estimate(
-        activations(spec, layout, itemsize, shape).bytes,
-        f"activations of the largest captured batch, {tokens} tokens, kept in one pool; what the "
-        "driver keeps for each graph is not measured: not run on hardware",
-    )
 
 
 def needed_hccl(spec: DeepseekV4Spec, layout: Layout, itemsize: int, step: Step) -> Estimate:

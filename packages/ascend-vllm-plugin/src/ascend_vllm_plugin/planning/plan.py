@@ -10,17 +10,20 @@ from ascend_attention.caches import CacheRole
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
-from ascend_vllm_plugin.planning import estimates
+from ascend_vllm_plugin.compressed_caches import block_sizes
+from ascend_vllm_plugin.planning import estimates, step_memory
 from ascend_vllm_plugin.planning.block_pool import BlockPool, LayerCache, Load, caches_of, pool_of
 from ascend_vllm_plugin.planning.estimates import Estimate
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import ModelSource, dtype_of, weight_format_of
+from ascend_vllm_plugin.planning.step_memory import Shape
 from ascend_vllm_plugin.planning.weights import (
     WeightFormat,
     rotary_bytes,
     weights_by_part,
 )
 
+MODEL_DTYPE = "model"
 _GIB = 1024**3
 
 
@@ -65,8 +68,11 @@ class Plan:
         weights: bytes by part.
         rotary_bytes: tables of cos and sin.
         activations: estimate.
+        buffers: what the runner keeps for the largest step.
         graphs: estimate.
         hccl: estimate.
+        block_tables: made after the caches, so outside of what vLLM may use.
+        indices: of attention, which vLLM does not measure either.
         needed_hccl: buffer that the layout asks for.
         caches: the kinds of cache.
         pool: vLLM's pool of blocks.
@@ -82,8 +88,11 @@ class Plan:
     weights: dict[str, int]
     rotary_bytes: int
     activations: Estimate
+    buffers: Estimate
     graphs: Estimate
     hccl: Estimate
+    block_tables: Estimate
+    indices: Estimate
     needed_hccl: Estimate
     caches: tuple[CacheUse, ...]
     pool: BlockPool
@@ -97,8 +106,13 @@ class Plan:
     @property
     def fixed_bytes(self) -> int:
         """Everything but the caches."""
-        others = (self.activations, self.graphs, self.hccl)
+        others = (self.activations, self.buffers, self.graphs, self.hccl)
         return sum(self.weights.values()) + self.rotary_bytes + sum(part.bytes for part in others)
+
+    @property
+    def outside_bytes(self) -> int:
+        """What comes out of the share that ``gpu_memory_utilization`` leaves."""
+        return self.block_tables.bytes + self.indices.bytes
 
     @property
     def num_blocks(self) -> int:
@@ -167,13 +181,29 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
             f"the model ends at max_position_embeddings={spec.max_position_embeddings}",
             f"Use at most {spec.max_position_embeddings}.",
         )
+    ratios = [spec.compress_ratio(layer) for layer in range(spec.num_hidden_layers)]
+    sizes = block_sizes(request.device, ratios)
+    if request.block_size not in (None, *sizes):
+        raise InvalidInputError(
+            f"block_size={request.block_size}",
+            f"on {request.device} compressed caches of this model use blocks of "
+            f"{' or '.join(map(str, sizes))} tokens",
+            "Leave --block-size unset, or use one of them.",
+        )
     weight_format = weight_format_of(source.config, request.weight_format)
     dtype = dtype_of(source.config, request.dtype, weight_format)
     caches = caches_of(
-        spec, dtype=dtype, device=request.device, block_tokens=request.block_size, draft=draft
+        spec,
+        dtype=dtype,
+        device=request.device,
+        block_tokens=request.block_size,
+        draft=draft,
+        keep_dtype=request.kv_dtype == MODEL_DTYPE,
     )
     _check_kv_dtype(request, caches)
     layout, step = request.layout, request.step
+    shape = Shape(spec, layout, dtype.itemsize, draft)
+    pool = pool_of(caches, device=request.device, draft=draft)
     plan = Plan(
         source=source,
         request=request,
@@ -185,14 +215,15 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
             spec, layout, dtype, weight_format, draft=draft, draft_owns=source.stored
         ),
         rotary_bytes=rotary_bytes(spec, length, draft=draft),
-        activations=estimates.activations(spec, layout, dtype.itemsize, step),
-        graphs=estimates.graphs(
-            spec, layout, dtype.itemsize, step, captured=request.graphs and request.device != "cpu"
-        ),
+        activations=step_memory.activations(shape, step),
+        buffers=step_memory.buffers(shape, step, graphs=request.device != "cpu"),
+        graphs=step_memory.graphs(shape, request.captures),
         hccl=_hccl(request),
+        block_tables=step_memory.block_tables(pool.groups, step, length),
+        indices=step_memory.indices(spec, pool.groups, step, length),
         needed_hccl=_needed_hccl(source, request, dtype),
         caches=tuple(_uses(caches, length, request.load)),
-        pool=pool_of(caches, device=request.device, draft=draft),
+        pool=pool,
         cache_bytes=0,
     )
     given = request.kv_cache_memory_bytes
@@ -259,9 +290,9 @@ def _needed_hccl(source: ModelSource, request: PlanRequest, dtype: torch.dtype) 
 
 def _check_kv_dtype(request: PlanRequest, caches: Sequence[LayerCache]) -> None:
     kept = str(caches[0].kind.dtype).removeprefix("torch.")
-    if request.kv_dtype not in ("auto", kept):
+    if request.kv_dtype not in ("auto", MODEL_DTYPE, kept):
         raise InvalidInputError(
             f"kv_dtype={request.kv_dtype!r}",
             f"device {request.device} keeps key-value rows in {kept}",
-            "Leave it at auto.",
+            "Leave it at auto, or use model for the model's dtype.",
         )

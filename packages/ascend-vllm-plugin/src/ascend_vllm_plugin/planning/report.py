@@ -16,6 +16,7 @@ from ascend_vllm_plugin.planning.plan import Plan, gib
 from ascend_vllm_plugin.planning.weights import parameters
 
 COMPUTED = "computed"
+_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Segment:
     Attributes:
         name: what it holds.
         bytes: how much.
-        kind: ``weights``, ``estimate``, ``caches``, ``free`` or ``reserved``.
+        kind: ``weights``, ``estimate``, ``caches``, ``free``, ``outside`` of what vLLM may use, or
+            ``reserved``.
         how: how the figure came about.
     """
 
@@ -45,6 +47,7 @@ def _segments(plan: Plan) -> Iterator[Segment]:
         yield Segment(name, size, "weights", f"{COMPUTED} from the table of tensors")
     yield Segment("rotary tables", plan.rotary_bytes, "weights", COMPUTED)
     yield Segment("activations", plan.activations.bytes, "estimate", plan.activations.how)
+    yield Segment("step buffers", plan.buffers.bytes, "estimate", plan.buffers.how)
     yield Segment("graphs", plan.graphs.bytes, "estimate", plan.graphs.how)
     yield Segment("HCCL buffers", plan.hccl.bytes, "estimate", plan.hccl.how)
     how = f"{COMPUTED} as vLLM 0.27.1 allocates them"
@@ -52,11 +55,18 @@ def _segments(plan: Plan) -> Iterator[Segment]:
     yield Segment("scales of indexer keys", plan.scale_bytes, "caches", COMPUTED)
     free = plan.budget - plan.fixed_bytes - plan.cache_bytes - plan.scale_bytes
     yield Segment("free", free, "free", "left over within gpu_memory_utilization")
+    outside = plan.memory_bytes.bytes - plan.budget
+    for name, part in (
+        ("block tables", plan.block_tables),
+        ("indices of attention", plan.indices),
+    ):
+        yield Segment(name, min(part.bytes, outside), "outside", part.how)
+        outside -= min(part.bytes, outside)
     yield Segment(
         "reserved",
-        plan.memory_bytes.bytes - plan.budget,
+        outside,
         "reserved",
-        f"1 - gpu_memory_utilization ({plan.request.gpu_memory_utilization})",
+        f"the rest of 1 - gpu_memory_utilization ({plan.request.gpu_memory_utilization})",
     )
 
 
@@ -131,6 +141,11 @@ def as_json(plan: Plan) -> dict[str, Any]:
                 for group in pool.groups
             ],
         },
+        "graphs": {
+            "sizes": list(request.captures.sizes),
+            "dropped": list(request.captures.dropped),
+            "streams_of_each": request.captures.streams,
+        },
         "prefix": {"unit": pool.prefix_unit, "smallest_shared": pool.smallest_shared_prefix},
         "hccl_buffsize": {
             "set_mib": request.hccl_buffer_mib,
@@ -164,7 +179,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     )
     yield _memory_table(plan)
     for segment in segments(plan):
-        if segment.kind == "estimate":
+        if segment.kind in ("estimate", "outside"):
             yield escape(f"  {segment.name}: {segment.how}")
     yield escape(f"  card: {plan.memory_bytes.how}\n")
     yield _cache_table(plan)
@@ -178,6 +193,15 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
         f"A prefix is reused in units of {pool.prefix_unit} tokens; two prompts must share at "
         f"least {pool.smallest_shared_prefix}."
     )
+    sizes = request.captures.sizes
+    if sizes:
+        listed = ", ".join(
+            map(str, sizes if len(sizes) <= _FEW else (*sizes[:3], "...", sizes[-1]))
+        )
+        yield (
+            f"{len(sizes)} decode steps are captured as graphs, padded to {listed} tokens; larger "
+            "ones and prompts run without."
+        )
     for note in notes(plan):
         yield f"[yellow]note[/] {escape(note)}"
     refused = refusal(plan)
@@ -189,7 +213,11 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
 
 def _memory_table(plan: Plan) -> Table:
     table = _table("Memory of the fullest card", "", "size", "share", "figure")
-    kinds = {"estimate": "estimated, not measured", "reserved": "1 - gpu_memory_utilization"}
+    kinds = {
+        "estimate": "estimated, not measured",
+        "outside": "estimated; of the rest",
+        "reserved": "the rest of the card",
+    }
     for segment in segments(plan):
         share = f"{100 * segment.bytes / plan.memory_bytes.bytes:.1f} %"
         table.add_row(segment.name, gib(segment.bytes), share, kinds.get(segment.kind, COMPUTED))

@@ -8,6 +8,7 @@ from ascend_attention.caches import DEVICE_CACHES
 from ascend_ops_core.errors import InvalidInputError
 
 from ascend_vllm_plugin.planning.block_pool import Load
+from ascend_vllm_plugin.planning.captures import CapturePlan, default_sizes, plan_captures
 from ascend_vllm_plugin.planning.estimates import Step
 from ascend_vllm_plugin.planning.hccl import DEFAULT_MIB
 from ascend_vllm_plugin.planning.weights import Layout
@@ -25,7 +26,8 @@ class PlanRequest:
         max_model_len: tokens of a request, or None for all that the model was made for.
         concurrency: requests of that length held at once, over all replicas.
         dtype: the model's dtype, or ``auto``.
-        kv_dtype: ``auto``, or the dtype in which the family keeps key-value rows.
+        kv_dtype: ``auto`` or the dtype in which the family keeps key-value rows, or ``model``:
+            all rows keep the model's dtype.
         weight_format: how matrices are stored, or ``auto`` for what config.json says.
         block_size: tokens per compressed block, or None for the family's default.
         memory_bytes: memory of a card, or None for what is known of the family.
@@ -36,6 +38,7 @@ class PlanRequest:
         speculative_tokens: tokens that MTP drafts in a step; 0 loads no draft.
         async_scheduling: whether the next step is scheduled before the last one is settled.
         graphs: whether decode steps are captured (never on a CPU).
+        capture_sizes: numbers of tokens to capture, or None for vLLM's own.
         hccl_buffer_mib: ``HCCL_BUFFSIZE``.
     """
 
@@ -55,6 +58,7 @@ class PlanRequest:
     speculative_tokens: int = 0
     async_scheduling: bool = True
     graphs: bool = True
+    capture_sizes: tuple[int, ...] | None = None
     hccl_buffer_mib: int = DEFAULT_MIB
 
     def __post_init__(self) -> None:
@@ -77,6 +81,20 @@ class PlanRequest:
                 "it is a share of the card's memory",
                 "Give a number above 0 and at most 1.",
             )
+
+    @property
+    def captures(self) -> CapturePlan:
+        """Decode steps that are captured as graphs."""
+        if self.device == "cpu" or not self.graphs:
+            return CapturePlan()
+        step, query = self.step, 1 + self.speculative_tokens
+        sizes = self.capture_sizes or default_sizes(step.tokens, step.sequences, query)
+        return plan_captures(
+            [size for size in sizes if size <= step.tokens],
+            requests=step.sequences,
+            tokens_per_request=query,
+            tensor_parallel=self.layout.tensor,
+        )
 
     @property
     def step(self) -> Step:

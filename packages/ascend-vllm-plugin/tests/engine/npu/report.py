@@ -36,8 +36,9 @@ def _summary(calls: list[Call]) -> dict[str, Any]:
     dtypes: dict[str, set[str]] = defaultdict(set)
     for call in calls:
         for name, value in call.arguments.items():
-            if isinstance(value, ArgumentFacts):
-                dtypes[name].add(str(value.dtype).removeprefix("torch."))
+            for one in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(one, ArgumentFacts):
+                    dtypes[name].add(str(one.dtype).removeprefix("torch."))
     return {
         "schema": calls[0].schema,
         "calls": len(calls),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from ascend_attention.layers.output_projection import ExchangedOutputProjection, ProjectionPart
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.static_buffers import StaticBufferError, StaticBuffers
 from ascend_ops_core.testing.simulated_npu.graphs import GraphError
@@ -94,7 +95,7 @@ def test_without_a_fault_every_step_is_computed(
 def test_a_moved_buffer(model: Model, wrapped: ACLGraphWrapper, x: torch.Tensor) -> None:
     with decoding():
         wrapped(x)
-        model.buffers_.replace("mtp_hidden", torch.zeros(ROWS, 2, device="npu"))
+        model.buffers_["mtp_hidden"].data = torch.zeros(ROWS, 2, device="npu")
         gather(model, 1)
         with pytest.raises(StaticBufferError, match=r"'mtp_hidden' was at 0x\w+ .* is at 0x"):
             wrapped(x)
@@ -168,3 +169,71 @@ def test_another_set_of_inputs(model: Model, wrapped: ACLGraphWrapper, x: torch.
         gather(model, 1)
         with pytest.raises(GraphInputError, match=r"inputs x for .* captured with argument 0"):
             wrapped(x=x)
+
+
+class OneRank:
+    """A group of this process alone, which makes the collectives of a projection copies."""
+
+    rank_in_group, world_size = 0, 1
+
+    def reduce_scatter(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        return x
+
+
+def projection(capacity: int) -> tuple[ExchangedOutputProjection, ACLGraphWrapper]:
+    """A layer that sends its tokens through buffers for ``capacity`` of them."""
+    buffers = StaticBuffers()
+    part = ProjectionPart((0, 2), (0, 8), (0, 6))
+    layer = ExchangedOutputProjection(
+        part, 3, 5, torch.float32, OneRank(), buffers, capacity, torch.device("npu")
+    )
+    for weight in layer.parameters():
+        weight.data.normal_()
+    wrapper = ACLGraphWrapper(layer.to("npu"), VllmConfig(), buffers=[buffers])
+    wrapper.graph_pool = torch.npu.graph_pool_handle()
+    set_cudagraph_capturing_enabled(True)
+    return layer, wrapper
+
+
+@pytest.fixture
+def rows() -> list[torch.Tensor]:
+    """Heads of every token, and their rotation."""
+    sizes = ((ROWS, 2, 8), (ROWS, 2), (ROWS, 2))
+    return [torch.randn(size).to("npu") for size in sizes]
+
+
+def test_a_projection_sends_what_the_step_has(rows: list[torch.Tensor]) -> None:
+    layer, wrapper = projection(ROWS)
+    with decoding():
+        for _ in range(3):
+            rows[0].normal_()
+            got = wrapper(*rows).cpu()
+            layer.capacity = 0
+            wanted = layer(*rows).cpu()
+            layer.capacity = ROWS
+            assert torch.equal(got, wanted)
+    assert wrapper.captured_sizes == [ROWS]
+    wrapper.clear_graphs()
+
+
+@pytest.mark.parametrize("name", ["o_proj_send", "o_proj_received"])
+def test_a_moved_buffer_of_a_projection(name: str, rows: list[torch.Tensor]) -> None:
+    layer, wrapper = projection(ROWS)
+    with decoding():
+        wrapper(*rows)
+        moved = layer.static_buffers[name]
+        moved.data = moved.clone()
+        with pytest.raises(StaticBufferError, match=rf"'{name}' was at 0x\w+ .* is at 0x"):
+            wrapper(*rows)
+    wrapper.clear_graphs()
+
+
+def test_a_graph_beyond_the_buffers_of_a_projection(rows: list[torch.Tensor]) -> None:
+    """Refused before anything is captured; without a graph the same step runs."""
+    layer, wrapper = projection(ROWS - 1)
+    with decoding(), pytest.raises(InvalidInputError, match=r"4 rows.*'o_proj_send'.*with 3"):
+        wrapper(*rows)
+    assert wrapper.captured_sizes == []
+    with decoding(mode=CUDAGraphMode.NONE):
+        assert wrapper(*rows).shape == (ROWS, 5)
+    assert layer.capacity == ROWS - 1

@@ -1,12 +1,16 @@
-"""The worker measures the device's memory and gives the rest to the caches."""
+"""The worker measures memory, gives the rest to the caches, profiles, and does not sleep."""
 
 from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
 
 import pytest
 import torch
 from ascend_models_deepseek.testing import random_prompt
 
-from ..harness import Checkpoints, EnginePool, Request, assert_all_match
+from ..harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
 
 pytestmark = pytest.mark.engine_npu
 
@@ -14,12 +18,23 @@ SPEC = "mixed"
 SHARE = 0.002
 
 
-def test_caches_get_what_is_left_of_the_share(
-    engines: EnginePool, checkpoints: Checkpoints
-) -> None:
-    engine = engines.get(
-        SPEC, kv_cache_memory_bytes=None, gpu_memory_utilization=SHARE, max_num_batched_tokens=256
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traces")
+
+
+@pytest.fixture
+def engine(engines: EnginePool, traces: Path) -> Engine:
+    return engines.get(
+        SPEC,
+        kv_cache_memory_bytes=None,
+        gpu_memory_utilization=SHARE,
+        max_num_batched_tokens=256,
+        profiler_config={"profiler": "torch", "torch_profiler_dir": str(traces)},
     )
+
+
+def test_caches_get_what_is_left_of_the_share(engine: Engine, checkpoints: Checkpoints) -> None:
     asked = SHARE * torch.npu.mem_get_info()[1]
     caches = sum(
         {
@@ -34,9 +49,18 @@ def test_caches_get_what_is_left_of_the_share(
     assert torch.npu.max_memory_allocated() <= asked
 
 
-def test_sleep_is_refused(engines: EnginePool) -> None:
-    engine = engines.get(
-        SPEC, kv_cache_memory_bytes=None, gpu_memory_utilization=SHARE, max_num_batched_tokens=256
-    )
-    with pytest.raises(Exception, match="sleep mode"):
-        engine.llm.collective_rpc("sleep")
+@pytest.mark.parametrize("call", ["sleep", "wake_up"])
+def test_sleep_is_refused(engine: Engine, call: str) -> None:
+    with pytest.raises(Exception, match=r"sleep mode.*Stop the engine"):
+        engine.llm.collective_rpc(call)
+
+
+def test_a_profile_is_written(engine: Engine, traces: Path) -> None:
+    """Of the host's work, since the simulated device has no profiler."""
+    engine.llm.start_profile()
+    engine.generate(random_prompt(3, 512, seed=2), 2)
+    engine.llm.stop_profile()
+    (trace,) = [file for file in traces.glob("*.json*") if "rank0" in file.name]
+    with gzip.open(trace, "rt") as text:
+        names = {event.get("name") for event in json.load(text)["traceEvents"]}
+    assert any("aten::" in str(name) for name in names)

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from ascend_models_deepseek.testing import FLOAT32_LOGITS_ATOL, random_prompt
+from ascend_vllm_plugin.planning.plan import make_plan
+from ascend_vllm_plugin.planning.request import PlanRequest
+from ascend_vllm_plugin.planning.source import read_model
+from ascend_vllm_plugin.planning.weights import Layout
 from safetensors.torch import load_file
 
 from ..harness import Checkpoints
@@ -20,6 +25,7 @@ pytestmark = pytest.mark.engine_npu
 HERE = Path(__file__).parent
 GENERATE = HERE.parents[1] / "serve" / "generate.py"
 TIMEOUT_S = 400
+SHARE = 0.001
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
@@ -48,7 +54,8 @@ def run(program: Path, given: dict[str, Any], result: Path, **environ: str) -> N
 def test_two_ranks_with_drafts_and_graphs(checkpoints: Checkpoints, tmp_path: Path) -> None:
     """Tensor parallelism over gloo: every rank has a simulated device of its own process.
 
-    Prompts run without graphs, in chunks; decode steps are captured, collectives included.
+    Prompts run without graphs, in chunks; decode steps are captured, collectives included. Every
+    rank allocates what was planned.
     """
     name, count = "tensor_parallel", 10
     prompts = [random_prompt(n, checkpoints.spec(name).vocab_size, seed=n) for n in (1, 5, 129)]
@@ -64,11 +71,13 @@ def test_two_ranks_with_drafts_and_graphs(checkpoints: Checkpoints, tmp_path: Pa
         "logprobs_mode": "raw_logits",
         "max_logprobs": -1,
         "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
+        "kv_cache_memory_bytes": None,
+        "gpu_memory_utilization": SHARE,
     }
     result = tmp_path / "result.safetensors"
     run(
         GENERATE,
-        {"settings": settings, "prompts": prompts, "count": count},
+        {"settings": settings, "prompts": prompts, "count": count, "memory": True},
         result,
         ASCEND_SIMULATED_NPU="family=A3,devices=2,kernels=reference",
         VLLM_ENABLE_V1_MULTIPROCESSING="1",
@@ -80,6 +89,39 @@ def test_two_ranks_with_drafts_and_graphs(checkpoints: Checkpoints, tmp_path: Pa
         assert len(tokens) == count
         assert float((stored[f"logits.{i}"] - expected).abs().max()) <= FLOAT32_LOGITS_ATOL
         assert expected.argmax(-1).tolist() == tokens
+    _check_memory(stored, checkpoints.folder(name))
+
+
+def _check_memory(stored: dict[str, torch.Tensor], folder: Path) -> None:
+    request = PlanRequest(
+        "A3",
+        Layout(2),
+        max_model_len=256,
+        dtype="float32",
+        kv_dtype="model",
+        memory_bytes=64 * 1024**3,
+        gpu_memory_utilization=SHARE,
+        max_num_batched_tokens=100,
+        max_num_seqs=4,
+        speculative_tokens=2,
+        async_scheduling=False,
+        capture_sizes=(3, 9),
+        hccl_buffer_mib=1,
+    )
+    plan = make_plan(read_model(folder), request)
+    # gloo has no buffers of HCCL's, so the caches get them.
+    blocks = plan.pool.num_blocks(plan.cache_bytes + plan.hccl.bytes)
+    for rank in (0, 1):
+        found = {
+            name.removeprefix(f"memory.{rank}."): int(value)
+            for name, value in stored.items()
+            if name.startswith(f"memory.{rank}.")
+        }
+        assert found["weights"] == sum(plan.weights.values())
+        assert found["captured"] == 2
+        assert found["caches"] == found["num_blocks"] * plan.pool.stride
+        assert found["activations"] == pytest.approx(plan.activations.bytes, rel=0.05)
+        assert found["num_blocks"] == pytest.approx(blocks, rel=0.01)
 
 
 def test_every_kernel_in_the_path_runs_in_the_interpreter(

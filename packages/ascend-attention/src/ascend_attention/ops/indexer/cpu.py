@@ -64,7 +64,7 @@ def select_entries(
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _scores(query, weights, flat, start, wide):  # type: ignore[no-untyped-def]
+def key_score(query, weights, flat, start, wide):  # type: ignore[no-untyped-def]
     """Score of the key at ``start``; ``wide [D]`` is scratch."""
     width = query.shape[1]
     key = flat[start : start + width]
@@ -82,7 +82,7 @@ def _scores(query, weights, flat, start, wide):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _sift(scores, entries, root, count):  # type: ignore[no-untyped-def]
+def sift(scores, entries, root, count):  # type: ignore[no-untyped-def]
     """Restore a heap of ``count`` scores with the smallest in front, below ``root``."""
     while True:
         child = 2 * root + 1
@@ -121,13 +121,13 @@ def _select(  # type: ignore[no-untyped-def]
             for s in range(seen):
                 column = s // rows
                 start = table[request[t], column] * over_blocks + (s - column * rows) * over_rows
-                score = _scores(wide_query, weights[t], flat, start, wide_key)
+                score = key_score(wide_query, weights[t], flat, start, wide_key)
                 if s < top_k:
                     best[s] = score
                     if s == top_k - 1:
                         for root in range(top_k // 2 - 1, -1, -1):
-                            _sift(best, chosen, root, top_k)
+                            sift(best, chosen, root, top_k)
                 elif score > best[0]:
                     best[0] = score
                     chosen[0] = s
-                    _sift(best, chosen, 0, top_k)
+                    sift(best, chosen, 0, top_k)

@@ -41,7 +41,7 @@ def mla_prologue(
     latent = hidden.new_empty((tokens, q_norm.shape[0]))
     query = hidden.new_empty((tokens, wq_b.shape[0] // width, width))
     kv = hidden.new_empty((tokens, width))
-    _prologue(
+    prologue_few(
         as_numpy(hidden),
         as_numpy(wqa_wkv),
         as_numpy(wq_b),
@@ -66,7 +66,7 @@ def mla_epilogue(
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.mla.mla_epilogue`."""
     out = attended.new_empty((attended.shape[0], wo_b.shape[0]))
-    _epilogue(
+    epilogue_few(
         as_numpy(attended),
         as_numpy(wo_a),
         as_numpy(wo_b),
@@ -86,7 +86,7 @@ def _scale_of(row, eps):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _rotate(row, cos, sin, sign):  # type: ignore[no-untyped-def]
+def rotate(row, cos, sin, sign):  # type: ignore[no-untyped-def]
     """Rotate the last channels of a float32 row in place."""
     first = row.shape[0] - 2 * cos.shape[0]
     for p in range(cos.shape[0]):
@@ -98,7 +98,7 @@ def _rotate(row, cos, sin, sign):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _prologue(  # type: ignore[no-untyped-def]
+def prologue_few(  # type: ignore[no-untyped-def]
     hidden, wqa_wkv, wq_b, q_norm, kv_norm, eps, cos, sin, latent, query, kv
 ):
     tokens = hidden.shape[0]
@@ -121,7 +121,7 @@ def _prologue(  # type: ignore[no-untyped-def]
         scale = _scale_of(row, eps)
         for d in range(width):
             row[d] = row[d] * scale * kv_norm[d]
-        _rotate(row, cos[t], sin[t], np.float32(1))
+        rotate(row, cos[t], sin[t], np.float32(1))
         for d in range(width):
             kv[t, d] = narrow(kv, row[d])
     for h in prange(query.shape[1]):
@@ -132,13 +132,13 @@ def _prologue(  # type: ignore[no-untyped-def]
             factor = _scale_of(head, eps)
             for d in range(width):
                 head[d] = head[d] * factor
-            _rotate(head, cos[t], sin[t], np.float32(1))
+            rotate(head, cos[t], sin[t], np.float32(1))
             for d in range(width):
                 query[t, h, d] = narrow(query, head[d])
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _epilogue(attended, wo_a, wo_b, cos, sin, out):  # type: ignore[no-untyped-def]
+def epilogue_few(attended, wo_a, wo_b, cos, sin, out):  # type: ignore[no-untyped-def]
     tokens, heads, width = attended.shape
     groups, rank, group_width = wo_a.shape
     # Rows of one group side by side, so that every product reads contiguous tokens.
@@ -150,7 +150,7 @@ def _epilogue(attended, wo_a, wo_b, cos, sin, out):  # type: ignore[no-untyped-d
             row = plain[h // per_group, t, start : start + width]
             for d in range(width):
                 row[d] = widen(attended[t, h, d])
-            _rotate(row, cos[t], sin[t], np.float32(-1))
+            rotate(row, cos[t], sin[t], np.float32(-1))
     latent = np.empty((tokens, groups * rank), dtype=np.float32)
     strips = (rank + ROWS_PER_TASK - 1) // ROWS_PER_TASK
     for task in prange(groups * strips):

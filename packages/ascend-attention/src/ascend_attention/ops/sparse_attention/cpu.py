@@ -77,7 +77,7 @@ def _arrays(source: RowSource) -> tuple[Any, ...]:
 
 
 @njit(cache=True)
-def _starts(block, offset, valid, over_blocks, over_rows, t, width, out, count):  # type: ignore[no-untyped-def]
+def row_starts(block, offset, valid, over_blocks, over_rows, t, width, out, count):  # type: ignore[no-untyped-def]
     """Append where the valid rows of token ``t`` start in flat memory; return how many."""
     masked = valid.shape[0] > 0
     for i in range(width):
@@ -88,7 +88,7 @@ def _starts(block, offset, valid, over_blocks, over_rows, t, width, out, count):
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _attend_head(q, rows, count, sink, scale, weights, acc):  # type: ignore[no-untyped-def]
+def attend_head(q, rows, count, sink, scale, weights, acc):  # type: ignore[no-untyped-def]
     """Fill ``acc [D]`` with one head's attention over ``rows [count, D]``, all float32."""
     width = q.shape[0]
     top = sink
@@ -156,8 +156,10 @@ def _attend(  # type: ignore[no-untyped-def]
         t = task // parts
         part = task - t * parts
         start = np.empty(width0 + width1, dtype=np.int64)
-        count0 = _starts(block0, offset0, valid0, over_blocks0, over_rows0, t, width0, start, 0)
-        count = _starts(block1, offset1, valid1, over_blocks1, over_rows1, t, width1, start, count0)
+        count0 = row_starts(block0, offset0, valid0, over_blocks0, over_rows0, t, width0, start, 0)
+        count = row_starts(
+            block1, offset1, valid1, over_blocks1, over_rows1, t, width1, start, count0
+        )
         rows = np.empty((count, width), dtype=np.float32)
         for r in range(count0):
             source = flat0[start[r] : start[r] + width]
@@ -175,6 +177,6 @@ def _attend(  # type: ignore[no-untyped-def]
         for h in range(part * heads // parts, (part + 1) * heads // parts):
             for d in range(width):
                 wide[d] = widen(query[t, h, d])
-            _attend_head(wide, rows, count, sinks[h], scale, weights, acc)
+            attend_head(wide, rows, count, sinks[h], scale, weights, acc)
             for d in range(width):
                 out[t, h, d] = narrow(out, acc[d])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from vllm.config import VllmConfig
@@ -18,23 +18,65 @@ from ascend_attention.step import StepLayout, UniformLayout
 from ascend_attention.vllm.compat import PagedRowsBackend
 from ascend_attention.vllm.dsa.metadata import DeferredDSAMetadata, build_metadata
 
-_latest: StepLayout | None = None
+
+class _Batch(NamedTuple):
+    """The tensors that a step's layout is built from, all builders of a step being given the same.
+
+    Attributes:
+        query_start: ``[>= R + 1]`` on the host.
+        seq_lens: ``[>= R]`` on the host.
+        requests: ``R``.
+        device: where the layout is needed.
+    """
+
+    query_start: torch.Tensor
+    seq_lens: torch.Tensor
+    requests: int
+    device: torch.device
+
+    def versions(self) -> tuple[int, int] | None:
+        """How often the tensors have been written; None where torch does not count."""
+        if self.query_start.is_inference() or self.seq_lens.is_inference():
+            return None
+        return self.query_start._version, self.seq_lens._version
 
 
-def _step_layout(
-    query_start: torch.Tensor, seq_lens: torch.Tensor, device: torch.device
-) -> StepLayout:
+class _Latest(NamedTuple):
+    batch: _Batch
+    versions: tuple[int, int] | None
+    layout: StepLayout
+
+
+_latest: _Latest | None = None
+
+
+def _step_layout(batch: _Batch) -> StepLayout:
     """The step's layout, built by the first of the builders that ask for the same batch."""
     global _latest
-    latest = _latest
+    versions = batch.versions()
+    # Comparing the values costs nearly as much as a layout.
     if (
-        latest is None
-        or latest.position.device != device
-        or not torch.equal(latest.query_start, query_start)
-        or not torch.equal(latest.seq_lens, seq_lens)
+        _latest is not None
+        and versions is not None
+        and versions == _latest.versions
+        and batch.query_start is _latest.batch.query_start
+        and batch.seq_lens is _latest.batch.seq_lens
+        and batch.requests == _latest.batch.requests
+        and batch.device == _latest.batch.device
     ):
-        latest = _latest = StepLayout.build(query_start, seq_lens, device)
-    return latest
+        return _latest.layout
+    query_start = batch.query_start[: batch.requests + 1].long()
+    seq_lens = batch.seq_lens[: batch.requests].long()
+    layout = None if _latest is None else _latest.layout
+    if (
+        layout is None
+        or layout.position.device != batch.device
+        or not torch.equal(layout.query_start, query_start)
+        or not torch.equal(layout.seq_lens, seq_lens)
+    ):
+        layout = StepLayout.build(query_start, seq_lens, batch.device)
+    _latest = _Latest(batch, versions, layout)
+    return layout
 
 
 class AscendDSAMetadataBuilder(AttentionMetadataBuilder[DeferredDSAMetadata]):
@@ -82,17 +124,19 @@ class AscendDSAMetadataBuilder(AttentionMetadataBuilder[DeferredDSAMetadata]):
         return DeferredDSAMetadata(lambda: build_metadata(self.kind, layout(), table, slots))
 
     def _layout(self, common: CommonAttentionMetadata) -> StepLayout:
-        requests = common.num_reqs
-        query_start = common.query_start_loc_cpu[: requests + 1].long()
-        seq_lens = common.seq_lens[:requests]
+        requests, seq_lens = common.num_reqs, common.seq_lens
         if not seq_lens.is_cpu:
             # What the host knows is not fetched from the device. Between two draft tokens it does
             # not know how many drafts were accepted; a sliding window can do without.
+            query_lens = common.query_start_loc_cpu[: requests + 1].diff()
             if common._seq_lens_cpu is not None:
-                seq_lens = common._seq_lens_cpu[:requests]
-            elif self.kind.compress_ratio == 0 and bool((query_start.diff() == 1).all()):
-                return UniformLayout(seq_lens, 1, self.max_context)
-        return _step_layout(query_start, seq_lens.cpu().long(), common.seq_lens.device)
+                seq_lens = common._seq_lens_cpu
+            elif self.kind.compress_ratio == 0 and bool((query_lens == 1).all()):
+                return UniformLayout(seq_lens[:requests], 1, self.max_context)
+            else:
+                seq_lens = seq_lens.cpu()
+        device = common.seq_lens.device
+        return _step_layout(_Batch(common.query_start_loc_cpu, seq_lens, requests, device))
 
 
 class AscendDSABackend(PagedRowsBackend):

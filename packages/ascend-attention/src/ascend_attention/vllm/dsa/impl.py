@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from ascend_ops_core.overlap import run
 from torch import nn
 
 from ascend_attention.caches import CacheRole
@@ -14,8 +15,8 @@ from ascend_attention.layers.indexer import DeepseekV4Indexer
 from ascend_attention.ops.indexer import select_entries
 from ascend_attention.ops.paged_rows import locate_rows, write_rows
 from ascend_attention.ops.sparse_attention import RowSource, sparse_attention
-from ascend_attention.overlap import run
 from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
+from ascend_attention.vllm.dsa.few_tokens import FewTokensOnCPU
 from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata
 from ascend_attention.vllm.dsa.plans import IndexerOverlapPlan
 
@@ -64,23 +65,37 @@ class AscendDSAImpl:
         self.caches = caches
         self.compressor = compressor
         self.indexer = indexer
+        self.few_tokens = FewTokensOnCPU(scale, sinks, caches, compressor, indexer)
 
     def forward(self, inputs: DSAInputs) -> torch.Tensor:
         """``[T, heads, D]``."""
         # All of it is made here, on the main stream, which every other one waits for.
-        of_step = [cache.metadata() for cache in self.caches.values()]
-        if of_step[0] is None:
+        metas = self.metadata()
+        if metas is None:
             return torch.zeros_like(inputs.query)
-        tokens = of_step[0].layout.num_tokens
+        tokens = metas[CacheRole.SLIDING_WINDOW].layout.num_tokens
         if tokens == inputs.query.shape[0]:
-            return self._step(inputs)
+            return self._step(inputs, metas)
         out = torch.empty_like(inputs.query)
-        out[:tokens] = self._step(DSAInputs(*(one[:tokens] for one in inputs)))
+        out[:tokens] = self._step(DSAInputs(*(one[:tokens] for one in inputs)), metas)
         # Padding rows beyond the step's tokens must not carry garbage into the collectives.
         out[tokens:] = 0
         return out
 
-    def _step(self, step: DSAInputs) -> torch.Tensor:
+    def metadata(self) -> dict[CacheRole, AscendDSAMetadata] | None:
+        """This step's metadata of every cache, or None in a dummy run without caches."""
+        metas: dict[CacheRole, AscendDSAMetadata] = {}
+        for role, cache in self.caches.items():
+            meta = cache.metadata()
+            if meta is None:
+                return None
+            metas[role] = meta
+        return metas
+
+    def _step(self, step: DSAInputs, metas: Mapping[CacheRole, AscendDSAMetadata]) -> torch.Tensor:
+        kernels = self.few_tokens.kernels(step.query)
+        if kernels is not None:
+            return self.few_tokens.run(kernels, step, metas)
         if self.indexer is not None:
             return self._with_indexer(self.indexer, step)
         self._write_window(step)
@@ -196,8 +211,6 @@ def _metadata(cache: PagedCacheLayer) -> AscendDSAMetadata:
 
 def _write_tokens(cache: PagedCacheLayer, meta: AscendDSAMetadata, rows: torch.Tensor) -> None:
     assert meta.write is not None
-    if meta.token_rows is not None:
-        rows = rows[meta.token_rows]
     write_rows(cache.kv_cache, rows, meta.write)
 
 
@@ -208,13 +221,12 @@ def _compress(
     hidden: torch.Tensor,
 ) -> None:
     """Store the states of this step's tokens, then the entries that they complete."""
-    state_meta, entry_meta = _metadata(state), _metadata(entries)
-    _write_tokens(state, state_meta, compressor.project(hidden, state_meta.layout.position))
-    assert state_meta.closed is not None
-    assert state_meta.read is not None
-    assert entry_meta.write is not None
-    if len(state_meta.closed):
-        closed = compressor.finish_paged(
-            state.kv_cache, state_meta.read, state_meta.closed.entry, hidden.dtype
-        )
-        write_rows(entries.kv_cache, closed, entry_meta.write)
+    meta = _metadata(state)
+    _write_tokens(state, meta, compressor.project(hidden, meta.layout.position))
+    assert meta.closed is not None
+    if len(meta.closed):
+        write = _metadata(entries).write
+        assert meta.read is not None
+        assert write is not None
+        closed = compressor.finish_paged(state.kv_cache, meta.read, meta.closed.entry, hidden.dtype)
+        write_rows(entries.kv_cache, closed, write)

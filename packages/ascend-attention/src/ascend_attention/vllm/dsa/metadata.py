@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 from vllm.v1.attention.backend import AttentionMetadata
 
@@ -20,24 +22,24 @@ class AscendDSAMetadata(AttentionMetadata):
     Attributes:
         layout: the ragged batch.
         block_table: ``[R, nb]`` blocks of every request in this cache's group.
-        token_rows: tokens whose row is written, or None for all of them in order. Padding slots are
-            dropped here on a CPU, and have a negative block on a device.
-        write: where the rows go: a row per token, or per closed entry in a compressed cache.
+        write: where the rows go: a row per token, or per closed entry in a compressed cache. The
+            block of a row that is not written is negative. None if no entry is closed.
         closed: entries that this step completes (compressed caches and states).
         read: rows that attention or the compressor reads: ``[T, window]`` of a sliding window,
-            ``[N, overlap * ratio]`` of a state cache.
+            ``[N, overlap * ratio]`` of a state cache. None if no entry is closed.
         read_valid: mask of ``read``, or None when all of it is valid.
         visible: ``[T, E]`` index and mask of a c128 cache, whose entries are all attended to.
+        host_arrays: parts of this that a CPU kernel has asked for as arrays, by name.
     """
 
     layout: StepLayout
     block_table: torch.Tensor
-    token_rows: torch.Tensor | None = None
     write: RowIndex | None = None
     closed: ClosedEntries | None = None
     read: RowIndex | None = None
     read_valid: torch.Tensor | None = None
     visible: tuple[RowIndex, torch.Tensor | None] | None = None
+    host_arrays: dict[str, Any] = field(default_factory=dict)
 
 
 class DeferredDSAMetadata(AttentionMetadata):
@@ -91,10 +93,13 @@ def build_metadata(
 
 def _entry_cache(meta: AscendDSAMetadata, kind: CacheKind) -> None:
     layout = meta.layout
-    closed = meta.closed = ClosedEntries.of(layout, kind.ratio)
-    meta.write = locate_rows(meta.block_table, closed.request, closed.entry, kind.rows_per_block)
-    if closed.real is not None:
-        meta.write = meta.write._replace(block=torch.where(closed.real, meta.write.block, -1))
+    closed = meta.closed = layout.closed_entries(kind.ratio)
+    if len(closed):
+        meta.write = locate_rows(
+            meta.block_table, closed.request, closed.entry, kind.rows_per_block
+        )
+        if closed.real is not None:
+            meta.write = meta.write._replace(block=torch.where(closed.real, meta.write.block, -1))
     if kind.role is CacheRole.COMPRESSED and kind.compress_ratio == 128:
         visible = layout.visible_entries(kind.ratio)
         longest = layout.longest_context // kind.ratio
@@ -108,27 +113,31 @@ def _entry_cache(meta: AscendDSAMetadata, kind: CacheKind) -> None:
 
 def _token_cache(meta: AscendDSAMetadata, kind: CacheKind, slot_mapping: torch.Tensor) -> None:
     layout = meta.layout
-    slots = slot_mapping[: layout.num_tokens].long()
-    # Elsewhere dropping rows would wait for the device; a negative block writes nothing.
-    if slots.is_cpu and bool((slots < 0).any()):
-        meta.token_rows = (slots >= 0).nonzero().squeeze(-1)
-        slots = slots[meta.token_rows]
-    block = torch.div(slots, kind.block_tokens, rounding_mode="floor")
-    meta.write = RowIndex(block, slots - block * kind.block_tokens)
+    meta.write = _rows_of_slots(slot_mapping[: layout.num_tokens].long(), kind.block_tokens)
     if kind.role is CacheRole.SLIDING_WINDOW:
         assert kind.window is not None
-        back = torch.arange(kind.window - 1, -1, -1, device=slots.device)
-        position = layout.position.unsqueeze(-1) - back
+        position = layout.window_positions(kind.window)
         meta.read = _rows_of(meta, kind, layout.request, position)
         meta.read_valid = None if layout.least_position >= kind.window - 1 else position >= 0
         return
     ratio = kind.compress_ratio
-    meta.closed = ClosedEntries.of(layout, ratio)
+    closed = meta.closed = layout.closed_entries(ratio)
+    if not len(closed):
+        return
     width = overlap_of(ratio) * ratio
-    last = (meta.closed.entry + 1) * ratio
+    last = (closed.entry + 1) * ratio
     position = last.unsqueeze(-1) - torch.arange(width, 0, -1, device=last.device)
     # Rows before the first token belong to no window; the compressor ignores them by entry.
-    meta.read = _rows_of(meta, kind, meta.closed.request, position)
+    meta.read = _rows_of(meta, kind, closed.request, position)
+
+
+def _rows_of_slots(slots: torch.Tensor, block_tokens: int) -> RowIndex:
+    """Rounding down gives padding slots, which are negative, a negative block."""
+    if slots.is_cpu:
+        block, offset = np.divmod(slots.numpy(), block_tokens)
+        return RowIndex(torch.from_numpy(block), torch.from_numpy(offset))
+    place = torch.div(slots, block_tokens, rounding_mode="floor")
+    return RowIndex(place, slots - place * block_tokens)
 
 
 def _rows_of(

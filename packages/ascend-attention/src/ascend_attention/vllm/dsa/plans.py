@@ -7,7 +7,7 @@ selected. Not run on hardware: what overlaps there has not been measured.
 
 from __future__ import annotations
 
-from ascend_attention.overlap import MAIN, OverlapPlan, Task
+from ascend_ops_core.overlap import MAIN, OverlapPlan, Task
 
 INDEXER = "indexer"
 

@@ -47,7 +47,7 @@ def fused_experts(
     limit = np.float32(swiglu_limit) if swiglu_limit else np.float32(np.inf)
     if shared_w13 is None or shared_w2 is None:
         shared_w13, shared_w2 = w13[0, :0], w2[0, :, :0]
-    _few(
+    experts_few(
         as_numpy(x.contiguous()),
         as_numpy(w13),
         as_numpy(w2),
@@ -105,7 +105,7 @@ def _up(x, t0, t1, w13, first, last, limit, hidden):  # type: ignore[no-untyped-
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # type: ignore[no-untyped-def]
+def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # type: ignore[no-untyped-def]
     tokens, width = x.shape
     top_k = ids.shape[1]
     inter, shared_inter = w2.shape[2], shared2.shape[1]

@@ -18,8 +18,8 @@ _SOFTPLUS_LINEAR = np.float32(20)
 # What NaN and minus infinity rank as; below it lies only what is taken.
 _LOWEST = np.finfo(np.float32).min
 
-_CODES = {scoring: code for code, scoring in enumerate(reference.SCORING)}
-_SIGMOID, _SOFTMAX = _CODES["sigmoid"], _CODES["softmax"]
+SCORING_CODES = {scoring: code for code, scoring in enumerate(reference.SCORING)}
+_SIGMOID, _SOFTMAX = SCORING_CODES["sigmoid"], SCORING_CODES["softmax"]
 
 
 def supports(logits: torch.Tensor, other: torch.Tensor | None) -> bool:
@@ -44,10 +44,10 @@ def topk_routing(
     weights = torch.empty((logits.shape[0], top_k), dtype=torch.float32)
     ids = torch.empty((logits.shape[0], top_k), dtype=torch.int64)
     shift = np.zeros(logits.shape[1], dtype=np.float32) if bias is None else as_numpy(bias.float())
-    _topk(
+    choose_best(
         _logits(logits),
         shift,
-        _CODES[scoring],
+        SCORING_CODES[scoring],
         renormalize,
         np.float32(scale),
         as_numpy(weights),
@@ -67,11 +67,11 @@ def hash_routing(
     """See :func:`ascend_fused_moe.ops.routing.hash_routing`."""
     weights = torch.empty((logits.shape[0], table.shape[1]), dtype=torch.float32)
     ids = torch.empty((logits.shape[0], table.shape[1]), dtype=torch.int64)
-    inside = _hash(
+    inside = look_up(
         _logits(logits),
         as_numpy(token_ids.contiguous()),
         as_numpy(table),
-        _CODES[scoring],
+        SCORING_CODES[scoring],
         renormalize,
         np.float32(scale),
         as_numpy(weights),
@@ -130,7 +130,7 @@ def _finish(weights, renormalize, scale):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _topk(logits, bias, code, renormalize, scale, weights, ids):  # type: ignore[no-untyped-def]
+def choose_best(logits, bias, code, renormalize, scale, weights, ids):  # type: ignore[no-untyped-def]
     tokens, experts = logits.shape
     scores = np.empty(experts, dtype=np.float32)
     ranked = np.empty(experts, dtype=np.float32)
@@ -151,7 +151,7 @@ def _topk(logits, bias, code, renormalize, scale, weights, ids):  # type: ignore
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _hash(logits, token_ids, table, code, renormalize, scale, weights, ids):  # type: ignore[no-untyped-def]
+def look_up(logits, token_ids, table, code, renormalize, scale, weights, ids):  # type: ignore[no-untyped-def]
     scores = np.empty(logits.shape[1], dtype=np.float32)
     for t in range(logits.shape[0]):
         if code == _SOFTMAX:

@@ -13,9 +13,9 @@ from ascend_ops_core.tiling import block_of, next_power_of_two
 from ascend_fused_moe.ops.routing import reference
 from ascend_fused_moe.ops.routing.tiles import choices_of, topk_bytes
 
-_CODES = {scoring: code for code, scoring in enumerate(reference.SCORING)}
-_SIGMOID = tl.constexpr(_CODES["sigmoid"])
-_SOFTMAX = tl.constexpr(_CODES["softmax"])
+CODES = {scoring: code for code, scoring in enumerate(reference.SCORING)}
+_SIGMOID = tl.constexpr(CODES["sigmoid"])
+_SOFTMAX = tl.constexpr(CODES["softmax"])
 
 # Keeps an all-zero row of weights finite, as transformers does.
 _FLOOR = tl.constexpr(1e-20)
@@ -42,7 +42,7 @@ def _elementwise_score(x, SCORING: tl.constexpr):
 
 
 @triton.jit
-def _scores(x, inside, SCORING: tl.constexpr):
+def expert_scores(x, inside, SCORING: tl.constexpr):
     """Scores of a float32 tile ``[rows, experts]``; what is not inside has any score."""
     if SCORING == _SOFTMAX:
         peak = tl.max(tl.where(inside, x, float("-inf")), axis=1)
@@ -82,7 +82,7 @@ def _topk_routing_kernel(
         tile = logits_ptr + first * row_stride + r[:, None] * row_stride + expert[None, :]
         mask = (r < rows - first)[:, None] & inside
         x = tl.load(tile, mask=mask, other=0.0).to(tl.float32)
-        scores = _scores(x, inside, SCORING)
+        scores = expert_scores(x, inside, SCORING)
         ranked = scores
         if BIASED:
             bias = tl.load(bias_ptr + expert, mask=expert < EXPERTS, other=0.0)
@@ -139,7 +139,7 @@ def _hash_routing_kernel(
         row = logits_ptr + as_int64(unit) * row_stride + expert
         x = tl.load(row, mask=inside, other=0.0).to(tl.float32)[None, :]
         if SCORING == _SOFTMAX:
-            x = _scores(x, inside[None, :], SCORING)
+            x = expert_scores(x, inside[None, :], SCORING)
         same = expert.to(tl.float32)[None, :] == ids.to(tl.float32)[:, None]
         weights = tl.sum(tl.where(same, x, 0.0), axis=1)
         if SCORING != _SOFTMAX:
@@ -188,7 +188,7 @@ def topk_routing(
         "ROWS": tile,
         "BLOCK": next_power_of_two(experts),
         "CHOICES": choices_of(top_k),
-        "SCORING": _CODES[scoring],
+        "SCORING": CODES[scoring],
         "BIASED": bias is not None,
         "RENORMALIZE": renormalize,
     }
@@ -227,7 +227,7 @@ def hash_routing(
         "TOP_K": top_k,
         "BLOCK": next_power_of_two(experts),
         "CHOICES": choices_of(top_k),
-        "SCORING": _CODES[scoring],
+        "SCORING": CODES[scoring],
         "RENORMALIZE": renormalize,
     }
     launch(_hash_routing_kernel, rows, arguments, constants)

@@ -16,7 +16,7 @@ from ascend_ops_core.tiling import SHARE, next_power_of_two
 from ascend_fused_moe.ops.routing.tiles import hash_bytes, topk_bytes
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-_NORM_TYPES = {"softmax": 0, "sigmoid": 1}
+NORM_TYPES = {"softmax": 0, "sigmoid": 1}
 _FAMILIES = {"softmax": ("A2", "A3"), "sigmoid": ("A2", "A3", "A5")}
 _LEAST_EXPERTS, _MAX_EXPERTS = 3, 2048
 # The only group selection of A5; with one group both select it.
@@ -41,7 +41,7 @@ def topk_routing(
         top_k,
         bias=None if bias is None else bias.float(),
         group_select_mode=_SUM_OF_TWO,
-        norm_type=_NORM_TYPES[scoring],
+        norm_type=NORM_TYPES[scoring],
         routed_scaling_factor=scale if scoring == "sigmoid" else 1.0,
     )
     if scoring == "softmax":
@@ -62,17 +62,24 @@ def supports_topk_routing(
 
     These are the limits that torch_npu and the documentation of CANN's MoeGatingTopK state.
     """
+    return first_refusal(*gating_limits(facts, logits, scoring, renormalize))
+
+
+def gating_limits(
+    facts: DeviceFacts, logits: torch.Tensor, scoring: str, renormalize: bool
+) -> tuple[tuple[bool, str], ...]:
+    """The limits of npu_moe_gating_top_k that hold with and without groups, for first_refusal."""
     op = "npu_moe_gating_top_k"
     experts = logits.shape[-1]
     families = _FAMILIES.get(scoring, ())
-    return first_refusal(
-        (scoring in _NORM_TYPES, f"{scoring}, {op} documents softmax and sigmoid"),
+    return (
+        (scoring in NORM_TYPES, f"{scoring}, {op} documents softmax and sigmoid"),
         (
             facts.family in families,
             f"{scoring} on {facts.family}, {op} documents it for {', '.join(families)}",
         ),
         (renormalize, f"weights that are not renormalised, {op} documents none with sigmoid"),
-        _float(op, logits),
+        takes_floats(op, logits),
         (
             _LEAST_EXPERTS <= experts <= _MAX_EXPERTS,
             f"{experts} experts, {op} takes {_LEAST_EXPERTS} to {_MAX_EXPERTS}",
@@ -92,7 +99,7 @@ def supports_topk_routing_triton(
 ) -> Support:
     """Any float dtype; as many experts as the unified buffer holds of one token."""
     return first_refusal(
-        _float("the kernel", logits), _fits(facts, logits, topk_bytes(logits.shape[1], top_k))
+        takes_floats("the kernel", logits), fits(facts, logits, topk_bytes(logits.shape[1], top_k))
     )
 
 
@@ -107,16 +114,18 @@ def supports_hash_routing_triton(
 ) -> Support:
     """Any float dtype; as many experts as the unified buffer holds of one token."""
     return first_refusal(
-        _float("the kernel", logits),
-        _fits(facts, logits, hash_bytes(logits.shape[1], table.shape[1])),
+        takes_floats("the kernel", logits),
+        fits(facts, logits, hash_bytes(logits.shape[1], table.shape[1])),
     )
 
 
-def _float(taker: str, x: torch.Tensor) -> tuple[bool, str]:
+def takes_floats(taker: str, x: torch.Tensor) -> tuple[bool, str]:
+    """The check that logits are floats, for first_refusal."""
     return x.dtype in _FLOATS, f"logits of {x.dtype}, {taker} takes float16, bfloat16, float32"
 
 
-def _fits(facts: DeviceFacts, logits: torch.Tensor, local: int) -> tuple[bool, str]:
+def fits(facts: DeviceFacts, logits: torch.Tensor, local: int) -> tuple[bool, str]:
+    """The check that a token takes no more than the unified buffer, for first_refusal."""
     # Every load is double buffered.
     needed = 2 * next_power_of_two(logits.shape[1]) * logits.element_size() + local
     limit = int(facts.ub_bytes * SHARE)

@@ -28,11 +28,8 @@ def topk_routing(
     """See :func:`ascend_fused_moe.ops.routing.topk_routing`."""
     scores = SCORING[scoring](logits.float())
     ranked = scores if bias is None else scores + bias.float()
-    lowest = torch.finfo(torch.float32).min
-    ranked = ranked.nan_to_num(nan=lowest, neginf=lowest, posinf=float("inf"))
-    # Stable, so that of equal experts the lower id comes first.
-    ids = ranked.sort(dim=-1, descending=True, stable=True).indices[:, :top_k].contiguous()
-    return _weights(scores, ids, renormalize, scale), ids
+    ids = highest(finite_below(ranked), top_k)
+    return weights_of(scores, ids, renormalize, scale), ids
 
 
 def hash_routing(
@@ -45,12 +42,25 @@ def hash_routing(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`ascend_fused_moe.ops.routing.hash_routing`."""
     ids = table[token_ids].long()
-    return _weights(SCORING[scoring](logits.float()), ids, renormalize, scale), ids
+    return weights_of(SCORING[scoring](logits.float()), ids, renormalize, scale), ids
 
 
-def _weights(
+def finite_below(ranked: torch.Tensor) -> torch.Tensor:
+    """NaN and minus infinity as the lowest float32, so that minus infinity can mean no choice."""
+    lowest = torch.finfo(torch.float32).min
+    return ranked.nan_to_num(nan=lowest, neginf=lowest, posinf=float("inf"))
+
+
+def highest(ranked: torch.Tensor, count: int) -> torch.Tensor:
+    """Columns of the highest values of each row; of equal ones the lower comes first."""
+    # A stable sort, since topk does not say which of equal values it takes.
+    return ranked.sort(dim=-1, descending=True, stable=True).indices[:, :count].contiguous()
+
+
+def weights_of(
     scores: torch.Tensor, ids: torch.Tensor, renormalize: bool, scale: float
 ) -> torch.Tensor:
+    """The scores of the chosen experts, renormalised if asked, times the scale."""
     weights = scores.gather(1, ids)
     if renormalize:
         weights = weights / (weights.sum(dim=-1, keepdim=True) + _FLOOR)

@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 
 from ascend_ops_core.devices import current_facts
-from ascend_ops_core.kernels import as_int64
+from ascend_ops_core.kernels import as_int64, sigmoid_divisor
 from ascend_ops_core.launch import launch
-from ascend_ops_core.tiling import block_of, next_power_of_two, tile_rows
+from ascend_ops_core.tiling import block_of, even_block, next_power_of_two, tile_rows
 
 # float32 values alive per result: gate, up, the exponential and the product.
 _LIVE_BYTES = 16
@@ -64,15 +64,15 @@ def _gated_kernel(
         gate = gate.to(tl.float32)
         up = up.to(tl.float32)
         if STEP:
-            gate = gate / (1.0 + tl.exp(-gate))
+            gate = gate / sigmoid_divisor(gate)
             gate, up = limited_gate_up(gate, up, limit, True)
             y = gate * up
         else:
             gate, up = limited_gate_up(gate, up, limit, LIMITED)
             if OAI:
-                y = gate / (1.0 + tl.exp(-alpha * gate)) * (up + bias)
+                y = gate / sigmoid_divisor(alpha * gate) * (up + bias)
             else:
-                y = gate / (1.0 + tl.exp(-gate)) * up
+                y = gate / sigmoid_divisor(gate) * up
         out = out_ptr + first * WIDTH + r[:, None] * WIDTH + columns[None, :]
         tl.store(out, y.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -157,7 +157,7 @@ def _gated(
         "streamed": 3 * gate_up.element_size(),
         "local": _LIVE_BYTES + (_SPLIT_BYTES if interleaved else 0),
     }
-    block = block_of(facts, maximum=next_power_of_two(width), **sizes)
+    block = even_block(width, block_of(facts, maximum=next_power_of_two(width), **sizes))
     tile = tile_rows(facts, block, maximum=next_power_of_two(rows), **sizes)
     programs = -(-rows // tile) * -(-width // block)
     arguments = {

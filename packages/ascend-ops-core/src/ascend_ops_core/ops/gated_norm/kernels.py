@@ -9,19 +9,23 @@ import triton
 import triton.language as tl
 
 from ascend_ops_core.devices import current_facts
-from ascend_ops_core.kernels import as_int64
+from ascend_ops_core.kernels import as_int64, sigmoid_divisor
 from ascend_ops_core.launch import launch
 from ascend_ops_core.ops.norm.kernels import normalized, rows_of, vector
-from ascend_ops_core.tiling import SHARE, block_of, next_power_of_two, tile_bytes, tile_rows
+from ascend_ops_core.tiling import block_of, next_power_of_two, tile_bytes, tile_rows
 
-# float32 values alive per element: row, gate, square or product, and the result.
-_LIVE_BYTES = 20
+# Bytes alive per element besides what is loaded and stored: row and gate in float32, a product. The
+# compile check measures that tiles which fill this share by the estimate fit.
+_LIVE_BYTES = 10
+_SHARE = 0.95
+# One that needs several passes keeps the sums as well.
+_WIDE_LIVE_BYTES = 20
 
 
 @triton.jit
-def _activated(z, SIGMOID: tl.constexpr):
-    one = 1.0 + tl.exp(0.0 - z)
-    return 1.0 / one if SIGMOID else z / one
+def _gated(x, z, SIGMOID: tl.constexpr):
+    # Multiplied first, so that no tile of factors lives beside x and z.
+    return (x if SIGMOID else x * z) / sigmoid_divisor(z)
 
 
 @triton.jit
@@ -65,16 +69,16 @@ def _gated_norm_kernel(
         if GATED:
             z_tile = gate_ptr + first * gate_stride + start
             z_tile = z_tile + r[:, None] * gate_stride + columns[None, :]
-            factor = _activated(tl.load(z_tile, mask=mask, other=0.0).to(tl.float32), SIGMOID)
+            z = tl.load(z_tile, mask=mask, other=0.0).to(tl.float32)
             if GATE_FIRST:
-                x = x * factor
+                x = _gated(x, z, SIGMOID)
         y = normalized(x, inside, eps, WIDTH, CENTERED)
         if WEIGHTED:
             y = y * weight[None, :]
         if BIASED:
             y = y + bias[None, :]
         if GATED and not GATE_FIRST:
-            y = y * factor
+            y = _gated(y, z, SIGMOID)
         here = first * (GROUPS * WIDTH) + start + r[:, None] * (GROUPS * WIDTH) + columns[None, :]
         tl.store(out_ptr + here, y.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -84,7 +88,7 @@ def _input(x, gate, columns, inside, GATE_FIRST: tl.constexpr, SIGMOID: tl.const
     values = tl.load(x + columns, mask=inside, other=0.0).to(tl.float32)
     if GATE_FIRST:
         z = tl.load(gate + columns, mask=inside, other=0.0).to(tl.float32)
-        values = values * _activated(z, SIGMOID)
+        values = _gated(values, z, SIGMOID)
     return values
 
 
@@ -141,7 +145,7 @@ def _wide_gated_norm_kernel(
                 y = y + vector(bias_ptr + start, columns, inside, 0.0, True)
             if GATED and not GATE_FIRST:
                 z = tl.load(gate + columns, mask=inside, other=0.0).to(tl.float32)
-                y = y * _activated(z, SIGMOID)
+                y = _gated(y, z, SIGMOID)
             tl.store(out + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -210,8 +214,10 @@ def _gated_norm(
         "CENTERED": centered,
     }
     streamed = 2 * x.element_size() + gates.element_size()
-    if tile_bytes(padded, streamed=streamed, local=_LIVE_BYTES) > facts.ub_bytes * SHARE:
-        block = block_of(facts, streamed=streamed, local=_LIVE_BYTES, maximum=padded)
+    vectors = (weight is not None) + (bias is not None)
+    sizes = {"streamed": streamed, "local": _LIVE_BYTES, "fixed": 8 * padded * vectors}
+    if tile_bytes(padded, **sizes) > facts.ub_bytes * _SHARE:
+        block = block_of(facts, streamed=streamed, local=_WIDE_LIVE_BYTES, maximum=padded)
         arguments["programs"] = count * groups
         launch(_wide_gated_norm_kernel, count * groups, arguments, constants | {"BLOCK": block})
         return out
@@ -219,7 +225,7 @@ def _gated_norm(
     share = next_power_of_two(-(-count * groups // facts.vector_cores))
     # The compiler for A5 ends with invalid IR at a tile of one row with masked channels.
     maximum = max(min(share, next_power_of_two(count)), 1 if padded == size else 2)
-    tile = tile_rows(facts, padded, streamed=streamed, local=_LIVE_BYTES, maximum=maximum)
+    tile = tile_rows(facts, padded, maximum=maximum, share=_SHARE, **sizes)
     programs = -(-count // tile) * groups
     arguments |= {"rows": count, "programs": programs}
     launch(_gated_norm_kernel, programs, arguments, constants | {"BLOCK": padded, "ROWS": tile})

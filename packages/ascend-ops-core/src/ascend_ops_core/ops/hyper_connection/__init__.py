@@ -152,6 +152,21 @@ def _hc_post_cpu(
     return reference.hc_post(output, streams, post, comb)
 
 
+def _hc_head_cpu(
+    streams: torch.Tensor,
+    fn: torch.Tensor,
+    scale: torch.Tensor,
+    base: torch.Tensor,
+    hc_eps: float,
+    norm_eps: float,
+) -> torch.Tensor:
+    kernels = _cpu.usable(streams, fn, scale, base)
+    if kernels is not None and kernels.supports_head(streams, fn, scale, base):
+        result: torch.Tensor = kernels.hc_head(streams, fn, scale, base, hc_eps, norm_eps)
+        return result
+    return reference.hc_head(streams, fn, scale, base, hc_eps, norm_eps)
+
+
 def _collapsed(streams: torch.Tensor) -> torch.Tensor:
     tokens, _, hidden = streams.shape
     return torch.empty((tokens, hidden), dtype=streams.dtype, device=streams.device)
@@ -191,6 +206,7 @@ _HC_HEAD = declare(
     " -> Tensor",
     npu=("triton",),
     fake=lambda streams, *rest: _collapsed(streams),
+    cpu=_hc_head_cpu,
 )
 
 _SINKHORN = declare(

@@ -50,7 +50,7 @@ def hc_pre(
     # A few tokens are projected by the kernel itself, many by a GEMM in front of it.
     few = tokens <= _FEW_TOKENS and fn.is_contiguous()
     projection = fn if few else linear(streams.view(tokens, n * hidden).float(), fn)
-    (_pre_few if few else _pre_many)(
+    (pre_few if few else _pre_many)(
         as_numpy(streams),
         as_numpy(projection),
         as_numpy(scale),
@@ -69,8 +69,7 @@ def hc_pre(
 def hc_post(output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPlan) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.hyper_connection.hc_post`."""
     new_streams = torch.empty_like(streams)
-    kernel = _post_parallel if streams.shape[0] >= _PARALLEL_FROM else _post
-    kernel(
+    spread(
         as_numpy(output.contiguous()),
         as_numpy(streams),
         as_numpy(plan.post),
@@ -78,6 +77,35 @@ def hc_post(output: torch.Tensor, streams: torch.Tensor, plan: HyperConnectionPl
         as_numpy(new_streams),
     )
     return new_streams
+
+
+def hc_head(
+    streams: torch.Tensor,
+    fn: torch.Tensor,
+    scale: torch.Tensor,
+    base: torch.Tensor,
+    hc_eps: float,
+    norm_eps: float,
+) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.hyper_connection.hc_head`; a few tokens."""
+    out = streams.new_empty((streams.shape[0], streams.shape[2]))
+    _head(
+        as_numpy(streams),
+        as_numpy(fn),
+        as_numpy(scale),
+        as_numpy(base),
+        np.float32(hc_eps),
+        np.float32(norm_eps),
+        as_numpy(out),
+    )
+    return out
+
+
+def supports_head(streams: torch.Tensor, fn: torch.Tensor, *controls: torch.Tensor) -> bool:
+    """As :func:`supports`, a few tokens, and a contiguous projection."""
+    return (
+        streams.shape[0] <= _FEW_TOKENS and fn.is_contiguous() and supports(streams, fn, *controls)
+    )
 
 
 @njit(fastmath=FASTMATH, cache=True)
@@ -145,7 +173,7 @@ def _collapse(  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _pre_few(  # type: ignore[no-untyped-def]
+def pre_few(  # type: ignore[no-untyped-def]
     streams, fn, scale, base, iters, hc_eps, norm_eps, gain, out, post, comb
 ):
     """Projection and collapse of a few tokens."""
@@ -165,6 +193,29 @@ def _pre_few(  # type: ignore[no-untyped-def]
             streams[t], mixes[t], scale, base, iters, hc_eps, norm_eps, gain,
             out[t], post[t], comb[t],
         )  # fmt: skip
+
+
+@njit(fastmath=FASTMATH, cache=True)
+def _head(streams, fn, scale, base, hc_eps, norm_eps, out):  # type: ignore[no-untyped-def]
+    tokens, n, hidden = streams.shape
+    wide = np.empty((1, n * hidden), dtype=np.float32)
+    mix = np.empty((1, n), dtype=np.float32)
+    for t in range(tokens):
+        total = np.float32(0)
+        for k in range(n):
+            for d in range(hidden):
+                v = widen(streams[t, k, d])
+                wide[0, k * hidden + d] = v
+                total += v * v
+        rms = np.float32(1) / np.sqrt(total / np.float32(n * hidden) + norm_eps)
+        product(wide, 0, 1, fn, 0, n, mix, 0)
+        row = np.zeros(hidden, dtype=np.float32)
+        for k in range(n):
+            gate = np.float32(1) / (np.float32(1) + np.exp(-(mix[0, k] * rms * scale[0] + base[k])))
+            for d in range(hidden):
+                row[d] += (gate + hc_eps) * wide[0, k * hidden + d]
+        for d in range(hidden):
+            out[t, d] = narrow(out, row[d])
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
@@ -194,3 +245,12 @@ def _post_body(output, streams, post, comb, out):  # type: ignore[no-untyped-def
 
 _post = njit(fastmath=FASTMATH, cache=True)(_post_body)
 _post_parallel = njit(fastmath=FASTMATH, parallel=True, cache=True)(_post_body)
+
+
+@njit(cache=True)
+def spread(output, streams, post, comb, out):  # type: ignore[no-untyped-def]
+    """Fill ``out [T, n, H]``, the new streams."""
+    if streams.shape[0] >= _PARALLEL_FROM:
+        _post_parallel(output, streams, post, comb, out)
+    else:
+        _post(output, streams, post, comb, out)

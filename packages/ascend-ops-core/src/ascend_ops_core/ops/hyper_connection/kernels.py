@@ -14,7 +14,7 @@ import triton.language as tl
 from torch.nn import functional as F
 
 from ascend_ops_core.devices import DeviceFacts, current_facts
-from ascend_ops_core.kernels import as_int64
+from ascend_ops_core.kernels import as_int64, sigmoid_divisor
 from ascend_ops_core.launch import launch
 from ascend_ops_core.tiling import SHARE, block_of, next_power_of_two, tile_bytes
 
@@ -102,12 +102,12 @@ def _plan_kernel(
         mix = tl.load(mix_ptr + out, mask=inside, other=0.0)
         base = tl.load(base_ptr + rows, mask=rows < N, other=0.0)
         z = mix * rms[None, :] * tl.load(scale_ptr) + base[:, None]
-        tl.store(pre_ptr + out, 1.0 / (1.0 + tl.exp(0.0 - z)) + eps, mask=inside)
+        tl.store(pre_ptr + out, 1.0 / sigmoid_divisor(z) + eps, mask=inside)
         if ITERS > 0:
             mix = tl.load(mix_ptr + N * tokens + out, mask=inside, other=0.0)
             base = tl.load(base_ptr + N + rows, mask=rows < N, other=0.0)
             z = mix * rms[None, :] * tl.load(scale_ptr + 1) + base[:, None]
-            tl.store(post_ptr + out, 2.0 / (1.0 + tl.exp(0.0 - z)), mask=inside)
+            tl.store(post_ptr + out, 2.0 / sigmoid_divisor(z), mask=inside)
             j, k = rows[:, None, None], rows[None, :, None]
             valid = (j < N) & (k < N) & here[None, None, :]
             at = first + (j * N + k) * tokens + t[None, None, :]

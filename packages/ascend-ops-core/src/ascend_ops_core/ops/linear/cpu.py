@@ -52,7 +52,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.linear.linear`."""
     if x.shape[0] <= _FEW_ROWS:
         out = x.new_empty((x.shape[0], weight.shape[0]))
-        _few(as_numpy(x.contiguous()), as_numpy(weight), as_numpy(out))
+        product_few(as_numpy(x.contiguous()), as_numpy(weight), as_numpy(out))
         return out
     if x.dtype == torch.bfloat16 and not native_bf16():
         return _widened(x, weight)
@@ -82,7 +82,7 @@ def _widened(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _few(x, weight, out):  # type: ignore[no-untyped-def]
+def product_few(x, weight, out):  # type: ignore[no-untyped-def]
     tokens, width = x.shape
     wide = np.empty((tokens, width), dtype=np.float32)
     widen_rows(x, wide)

@@ -11,10 +11,14 @@ import triton.language as tl
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
-from ascend_ops_core.tiling import SHARE, block_of, next_power_of_two, tile_bytes, tile_rows
+from ascend_ops_core.tiling import block_of, next_power_of_two, tile_bytes, tile_rows
 
-# float32 values alive per element: the loaded row, its square or product, and the result.
-LIVE_BYTES = 16
+# Bytes alive per element besides what is loaded and stored: the row in float32 and its square or
+# product, of which a mean or a sum with a residual keeps one more. The compile check measures that
+# tiles which fill this share by the estimate fit.
+_LIVE_BYTES = 10
+_LIVE_BYTES_OF_MORE = 16
+_SHARE = 0.9
 
 
 @triton.jit
@@ -37,6 +41,16 @@ def vector(ptr, columns, inside, neutral, GIVEN: tl.constexpr):
     if GIVEN:
         values = tl.load(ptr + columns, mask=inside, other=0.0).to(tl.float32)
     return values
+
+
+@triton.jit
+def summed(x, residual, columns, inside, ADDED: tl.constexpr):
+    """Rows as float32, or their sum with those of a residual, rounded to the dtype of ``x``."""
+    values = tl.load(x + columns, mask=inside, other=0.0)
+    if ADDED:
+        other = tl.load(residual + columns, mask=inside, other=0.0).to(tl.float32)
+        values = (values.to(tl.float32) + other).to(values.dtype)
+    return values.to(tl.float32)
 
 
 @triton.jit
@@ -71,30 +85,18 @@ def _norm_kernel(
         first = as_int64(unit) * ROWS
         r = tl.arange(0, ROWS)
         mask = (r < rows - first)[:, None] & inside[None, :]
-        tile = x_ptr + first * row_stride + r[:, None] * row_stride + columns[None, :]
         here = first * WIDTH + r[:, None] * WIDTH + columns[None, :]
-        x = tl.load(tile, mask=mask, other=0.0).to(tl.float32)
+        tile = x_ptr + first * row_stride + r[:, None] * row_stride
+        other = residual_ptr + first * residual_stride + r[:, None] * residual_stride
+        x = summed(tile, other, columns[None, :], mask, ADDED)
         if ADDED:
-            other = first * residual_stride + r[:, None] * residual_stride + columns[None, :]
-            x = x + tl.load(residual_ptr + other, mask=mask, other=0.0).to(tl.float32)
-            total = x.to(sum_ptr.dtype.element_ty)
-            tl.store(sum_ptr + here, total, mask=mask)
-            x = total.to(tl.float32)
+            tl.store(sum_ptr + here, x.to(sum_ptr.dtype.element_ty), mask=mask)
         y = normalized(x, inside, eps, WIDTH, CENTERED)
         if WEIGHTED:
             y = y * weight[None, :]
         if BIASED:
             y = y + bias[None, :]
         tl.store(out_ptr + here, y.to(out_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def _summed(x_row, residual_row, columns, inside, ADDED: tl.constexpr):
-    x = tl.load(x_row + columns, mask=inside, other=0.0).to(tl.float32)
-    if ADDED:
-        x = x + tl.load(residual_row + columns, mask=inside, other=0.0).to(tl.float32)
-        x = x.to(x_row.dtype.element_ty).to(tl.float32)
-    return x
 
 
 @triton.jit
@@ -126,12 +128,12 @@ def _wide_norm_kernel(
             totals = tl.zeros((BLOCK,), tl.float32)
             for start in range(0, WIDTH, BLOCK):
                 columns = start + tl.arange(0, BLOCK)
-                totals += _summed(row, other, columns, columns < WIDTH, ADDED)
+                totals += summed(row, other, columns, columns < WIDTH, ADDED)
             mean = tl.sum(totals, axis=0) / WIDTH
         squares = tl.zeros((BLOCK,), tl.float32)
         for start in range(0, WIDTH, BLOCK):
             columns = start + tl.arange(0, BLOCK)
-            x = _summed(row, other, columns, columns < WIDTH, ADDED)
+            x = summed(row, other, columns, columns < WIDTH, ADDED)
             if CENTERED:
                 x = tl.where(columns < WIDTH, x - mean, 0.0)
             squares += x * x
@@ -139,7 +141,7 @@ def _wide_norm_kernel(
         for start in range(0, WIDTH, BLOCK):
             columns = start + tl.arange(0, BLOCK)
             inside = columns < WIDTH
-            x = _summed(row, other, columns, inside, ADDED)
+            x = summed(row, other, columns, inside, ADDED)
             if ADDED:
                 tl.store(sum_ptr + here + columns, x.to(sum_ptr.dtype.element_ty), mask=inside)
             y = (x - mean) * scale
@@ -228,13 +230,18 @@ def _norm(
         "OFFSET": offset,
     }
     streamed = x.element_size() * (2 if residual is None else 4)
-    if tile_bytes(padded, streamed=streamed, local=LIVE_BYTES) > facts.ub_bytes * SHARE:
-        block = block_of(facts, streamed=streamed, local=LIVE_BYTES, maximum=padded)
+    plain = residual is None and not centered
+    sizes = {
+        "streamed": streamed,
+        "local": _LIVE_BYTES if plain else _LIVE_BYTES_OF_MORE,
+        "fixed": 4 * padded * ((weight is not None) + (bias is not None)),
+    }
+    if tile_bytes(padded, **sizes) > facts.ub_bytes * _SHARE:
+        block = block_of(facts, streamed=streamed, local=_LIVE_BYTES_OF_MORE, maximum=padded)
         arguments["programs"] = count
         launch(_wide_norm_kernel, count, arguments, constants | {"BLOCK": block})
         return out
-    maximum = next_power_of_two(count)
-    tile = tile_rows(facts, padded, streamed=streamed, local=LIVE_BYTES, maximum=maximum)
+    tile = tile_rows(facts, padded, maximum=next_power_of_two(count), share=_SHARE, **sizes)
     programs = -(-count // tile)
     arguments |= {"rows": count, "programs": programs}
     launch(_norm_kernel, programs, arguments, constants | {"BLOCK": padded, "ROWS": tile})

@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 
 from ascend_ops_core.devices import current_facts
-from ascend_ops_core.kernels import as_int64
+from ascend_ops_core.kernels import as_int64, nearest_int8
 from ascend_ops_core.launch import launch
-from ascend_ops_core.ops.norm.kernels import normalized, rows_of, vector
+from ascend_ops_core.ops.norm.kernels import normalized, rows_of, summed, vector
 from ascend_ops_core.tiling import SHARE, block_of, next_power_of_two, tile_bytes, tile_rows
 
 # float32 values alive per element: row, square or magnitude, the norm, the quotient, and the int8
@@ -23,10 +23,7 @@ _LEAST_ROWS = 32
 
 @triton.jit
 def _as_int8(y, scale):
-    """``y / scale`` to the nearest integer, ties to even, which adding and subtracting 1.5 * 2^23
-    does in float32."""
-    values = y / tl.where(scale > 0, scale, 1.0)
-    return ((values + 12582912.0) - 12582912.0).to(tl.int8)
+    return nearest_int8(y / tl.where(scale > 0, scale, 1.0))
 
 
 @triton.jit
@@ -62,14 +59,11 @@ def _norm_quant_kernel(
         r = tl.arange(0, ROWS)
         mask = (r < rows - first)[:, None] & inside[None, :]
         here = first * WIDTH + r[:, None] * WIDTH + columns[None, :]
-        tile = x_ptr + first * row_stride + r[:, None] * row_stride + columns[None, :]
-        x = tl.load(tile, mask=mask, other=0.0).to(tl.float32)
+        tile = x_ptr + first * row_stride + r[:, None] * row_stride
+        other = residual_ptr + first * residual_stride + r[:, None] * residual_stride
+        x = summed(tile, other, columns[None, :], mask, ADDED)
         if ADDED:
-            other = first * residual_stride + r[:, None] * residual_stride + columns[None, :]
-            x = x + tl.load(residual_ptr + other, mask=mask, other=0.0).to(tl.float32)
-            total = x.to(sum_ptr.dtype.element_ty)
-            tl.store(sum_ptr + here, total, mask=mask)
-            x = total.to(tl.float32)
+            tl.store(sum_ptr + here, x.to(sum_ptr.dtype.element_ty), mask=mask)
         y = normalized(x, inside, eps, WIDTH, False)
         if WEIGHTED:
             y = y * weight[None, :]
@@ -80,15 +74,6 @@ def _norm_quant_kernel(
         scale = tl.max(tl.abs(y), axis=1) / 127.0
         tl.store(out_ptr + here, _as_int8(y, scale[:, None]), mask=mask)
         tl.store(scale_ptr + first + r, scale, mask=r < rows - first)
-
-
-@triton.jit
-def _summed(x_row, residual_row, columns, inside, ADDED: tl.constexpr):
-    x = tl.load(x_row + columns, mask=inside, other=0.0).to(tl.float32)
-    if ADDED:
-        x = x + tl.load(residual_row + columns, mask=inside, other=0.0).to(tl.float32)
-        x = x.to(x_row.dtype.element_ty).to(tl.float32)
-    return x
 
 
 @triton.jit
@@ -141,7 +126,7 @@ def _wide_norm_quant_kernel(
         for start in range(0, WIDTH, BLOCK):
             columns = start + tl.arange(0, BLOCK)
             inside = columns < WIDTH
-            x = _summed(row, other, columns, inside, ADDED)
+            x = summed(row, other, columns, inside, ADDED)
             if ADDED:
                 tl.store(sum_ptr + here + columns, x.to(sum_ptr.dtype.element_ty), mask=inside)
             squares += x * x
@@ -150,7 +135,7 @@ def _wide_norm_quant_kernel(
         for start in range(0, WIDTH, BLOCK):
             columns = start + tl.arange(0, BLOCK)
             inside = columns < WIDTH
-            y = _summed(row, other, columns, inside, ADDED) * norm
+            y = summed(row, other, columns, inside, ADDED) * norm
             y = _adjusted(
                 y, weight_ptr, bias_ptr, smooth_ptr, columns, inside, WEIGHTED, BIASED, SMOOTHED
             )
@@ -160,7 +145,7 @@ def _wide_norm_quant_kernel(
         for start in range(0, WIDTH, BLOCK):
             columns = start + tl.arange(0, BLOCK)
             inside = columns < WIDTH
-            y = _summed(row, other, columns, inside, ADDED) * norm
+            y = summed(row, other, columns, inside, ADDED) * norm
             y = _adjusted(
                 y, weight_ptr, bias_ptr, smooth_ptr, columns, inside, WEIGHTED, BIASED, SMOOTHED
             )

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ascend_ops_core.kernels import nearest_int8
+
 
 @triton.jit
 def magnitude(v):
@@ -28,11 +30,10 @@ def divided(v, scale):
 @triton.jit
 def rounded_to_int8(v):
     """A tile of values in [-128, 127] rounded half to even; see :mod:`..tiles`."""
-    q = (v + 12582912.0) - 12582912.0
     if v.shape[0] == 1:
-        result = tl.reshape(tl.reshape(q, (v.shape[1],)).to(tl.int8), (1, v.shape[1]))
+        result = tl.reshape(nearest_int8(tl.reshape(v, (v.shape[1],))), (1, v.shape[1]))
     else:
-        result = q.to(tl.int8)
+        result = nearest_int8(v)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import sys
 import tempfile
@@ -67,8 +68,14 @@ def missing() -> str:
     try:
         stock = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
-        return ""
+        return "" if has_module() else "stock Triton was removed, and the shared module with it"
     return f"stock Triton {stock} is installed over the same module"
+
+
+def has_module() -> bool:
+    """Whether the module ``triton`` is whole: removing stock Triton takes files of both."""
+    spec = importlib.util.find_spec("triton")
+    return spec is not None and spec.origin is not None
 
 
 @cache

@@ -6,11 +6,21 @@ from collections.abc import Sequence
 
 import torch
 
-from ascend_ops_core.testing.npu_references.limits import require, require_dtype, require_rank
+from ascend_ops_core.testing.npu_references.limits import (
+    HALVES,
+    require,
+    require_contiguous,
+    require_dtype,
+    require_family,
+    require_filled,
+    require_rank,
+    target_dtype,
+)
 from ascend_ops_core.testing.npu_references.registry import reference
 from ascend_ops_core.testing.npu_references.rounding import narrowed
 
 _MAX_INNER = 65535
+_MX_BLOCK = 32
 _OUTPUTS = {None: torch.int8, 1: torch.int8, 5: torch.float16, 15: torch.bfloat16, 3: torch.int32}
 
 
@@ -92,3 +102,67 @@ def npu_quant_matmul(
     if offset is not None:
         values = values + offset.double()
     return narrowed(values, torch.int8) if target == torch.int8 else values.float().to(target)
+
+
+@reference("npu_transpose_quant_batchmatmul", documented=("A5",))
+def npu_transpose_quant_batchmatmul(
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    dtype: int,
+    *,
+    bias: torch.Tensor | None = None,
+    x1_scale: torch.Tensor | None = None,
+    x2_scale: torch.Tensor | None = None,
+    group_sizes: Sequence[int] | None = None,
+    perm_x1: Sequence[int] | None = None,
+    perm_x2: Sequence[int] | None = None,
+    perm_y: Sequence[int] | None = None,
+    batch_split_factor: int | None = 1,
+    x1_dtype: int | None = None,
+    x2_dtype: int | None = None,
+) -> torch.Tensor:
+    """A product for each of b groups of MXFP8 values: ``[m, b, k]`` with ``[b, n, k]``.
+
+    The wheel has no text for it; the limits are those of its public documentation (op-plugin). x1
+    and x2 float8_e4m3fn; scales float8_e8m0fnu [m, b, k / 64, 2] and [b, n, k / 64, 2]; result
+    float16 or bfloat16 [m, b, n].
+
+    Limits: three dimensions; k a multiple of 64; perm_x1 and perm_y [1, 0, 2]; group_sizes
+    [0 or 1, 0 or 1, 32]; no bias; batch_split_factor 1. Modelled: perm_x2 [0, 2, 1], MX scales.
+
+    Assumed: sums run in float32; operands are contiguous and have elements.
+    """
+    op = "npu_transpose_quant_batchmatmul"
+    require_family(op, "A5")
+    target = target_dtype(op, dtype, HALVES)
+    for name, one in (("x1", x1), ("x2", x2)):
+        require_dtype(op, name, one, (torch.float8_e4m3fn,))
+        require_rank(op, name, one, 3, 3)
+    require_filled(op, x1=x1, x2=x2)
+    require_contiguous(op, x1=x1, x2=x2)
+    order = tuple(map(tuple, (perm_x1 or (), perm_x2 or (), perm_y or ())))
+    wanted = ((1, 0, 2), (0, 2, 1), (1, 0, 2))
+    require(order == wanted, op, f"perm_x1, perm_x2, perm_y {order}", f"{wanted} is modelled")
+    plain = (bias, batch_split_factor, x1_dtype, x2_dtype)
+    require(plain == (None, 1, None, None), op, f"options {plain}", "defaults are modelled")
+    sizes = tuple(group_sizes or ())
+    fits = len(sizes) == 3 and set(sizes[:2]) <= {0, 1} and sizes[2] == _MX_BLOCK
+    require(fits, op, f"group_sizes={sizes}", f"[0, 0, {_MX_BLOCK}]")
+    k = x1.shape[-1]
+    require(k % (2 * _MX_BLOCK) == 0, op, f"k={k}", f"a multiple of {2 * _MX_BLOCK}")
+    same = x2.shape[-1] == k and x2.shape[0] == x1.shape[1]
+    require(same, op, f"x1 {list(x1.shape)} and x2 {list(x2.shape)}", "[m, b, k] and [b, n, k]")
+    return torch.einsum(
+        "mbk,bnk->mbn",
+        _unscaled(op, "x1", x1, x1_scale),
+        _unscaled(op, "x2", x2, x2_scale),
+    ).to(target)
+
+
+def _unscaled(op: str, name: str, values: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    wanted = [*values.shape[:-1], values.shape[-1] // (2 * _MX_BLOCK), 2]
+    given = scale is not None and list(scale.shape) == wanted
+    require(given, op, f"scale of {name}", f"its shape is {wanted}")
+    assert scale is not None
+    require_dtype(op, f"{name}_scale", scale, (torch.float8_e8m0fnu,))
+    return values.float() * scale.float().flatten(-2).repeat_interleave(_MX_BLOCK, -1)

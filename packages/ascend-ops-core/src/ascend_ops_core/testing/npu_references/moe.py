@@ -16,6 +16,7 @@ from ascend_ops_core.testing.npu_references.limits import (
 from ascend_ops_core.testing.npu_references.registry import reference
 
 _MAX_EXPERTS = 2048
+_ALIGNED = 32
 _SOFTMAX, _SIGMOID = 0, 1
 
 
@@ -42,12 +43,13 @@ def npu_moe_gating_top_k(
     [T, k] of x's dtype, int32 ids, and the norm, float32.
 
     Limits: at most 2048 experts, more than 2; renorm 0; A5 has sigmoid and group_select_mode 1
-    alone.
+    alone; groups of equal size, more than 2, of which rounded up to 32 at most 2048 experts come;
+    k at most the experts of ``k_group`` groups.
 
     Assumed: of equal values the lower id comes first; sigmoid's weights are divided by their sum
     plus eps and multiplied by routed_scaling_factor, softmax's are multiplied alone; bias moves the
-    choice only; without ``out_flag`` the norm is undefined, here zero. Groups and tables are not
-    modelled, nor is NaN.
+    choices of groups and experts only; experts of other groups are never taken; without
+    ``out_flag`` the norm is undefined, here zero. Tables are not modelled, nor is NaN.
     """
     op = "npu_moe_gating_top_k"
     require_dtype(op, "x", x, FLOATS)
@@ -61,11 +63,22 @@ def npu_moe_gating_top_k(
     if family() == "A5":
         only = norm_type == _SIGMOID and group_select_mode == 1 and not out_flag
         require(only, op, "softmax, group_select_mode 0 or out_flag on A5", "sigmoid and 1")
-    plain = k_group == group_count == 1 and input_ids is None and tid2eid is None
-    require(plain, op, "groups or a table", "not modelled")
+    require(input_ids is None and tid2eid is None, op, "a table", "not modelled")
+    require(experts % group_count == 0, op, f"{group_count} groups", f"a divisor of {experts}")
+    size = experts // group_count
+    require(size > 2, op, f"groups of {size} experts", "more than 2")
+    aligned = -(-size // _ALIGNED) * _ALIGNED * group_count
+    require(aligned <= _MAX_EXPERTS, op, f"{group_count} groups of {size}", "2048 when aligned")
+    require(1 <= k_group <= group_count, op, f"k_group={k_group}", f"1 to {group_count}")
+    require(k <= size * k_group, op, f"k={k}", f"at most {size * k_group}")
     require(not bool(x.isnan().any()), op, "x with NaN", "not modelled")
     norm = x.float().softmax(-1) if norm_type == _SOFTMAX else x.float().sigmoid()
     ranked = norm if bias is None else norm + bias.float()
+    by_group = ranked.view(-1, group_count, size)
+    best = by_group.topk(1 + group_select_mode, dim=-1).values.sum(-1)
+    chosen = best.sort(dim=-1, descending=True, stable=True).indices[:, :k_group]
+    others = torch.ones_like(best, dtype=torch.bool).scatter_(1, chosen, False)
+    ranked = by_group.masked_fill(others.unsqueeze(-1), -torch.inf).view(ranked.shape)
     ids = ranked.sort(dim=-1, descending=True, stable=True).indices[:, :k]
     weights = norm.gather(1, ids)
     if norm_type == _SIGMOID:

@@ -32,6 +32,7 @@ from ascend_ops_core.testing.simulated_npu.state import current_device
 _FACTORY = "aten::empty"
 
 _pools = itertools.count(1)
+_members: dict[Any, dict[int, int]] = {}
 
 
 class GraphError(RuntimeError):
@@ -125,7 +126,7 @@ class NPUGraph:
         # What the region needs at once stays with the graph; results are counted as tensors are.
         self._pool_bytes = max(0, here.peak - allocated - alive)
         here.peak = max(here.peak, peak)
-        here.add(self._pool_bytes)
+        self._resize_pool(self._pool_bytes)
 
     def replay(self) -> None:
         """Run the recorded calls again.
@@ -154,8 +155,12 @@ class NPUGraph:
         if _current.graph is self:
             raise GraphError("reset: the graph is being captured")
         if self._region is not None:
-            MEMORY.of(self._device).remove(self._pool_bytes)
+            self._resize_pool(None)
         self._region, self._pool_bytes = None, 0
+
+    def __del__(self) -> None:
+        if self._region is not None and _current.graph is not self:
+            self.reset()
 
     def pool(self) -> Any:
         """Return the handle of the pool that the graph's memory belongs to."""
@@ -163,8 +168,24 @@ class NPUGraph:
 
     @property
     def pool_bytes(self) -> int:
-        """Bytes that the graph keeps besides its results."""
+        """Bytes that the graph needs of its pool, besides its results."""
         return self._pool_bytes
+
+    def _resize_pool(self, mine: int | None) -> None:
+        """Let the pool be as large as the graph in it that needs most: they never run at once."""
+        members = _members.setdefault(self._pool, {})
+        before = max(members.values(), default=0)
+        if mine is None:
+            members.pop(id(self), None)
+        else:
+            members[id(self)] = mine
+        after = max(members.values(), default=0)
+        if not members:
+            del _members[self._pool]
+        if after > before:
+            MEMORY.of(self._device).add(after - before)
+        elif after < before:
+            MEMORY.of(self._device).remove(before - after)
 
     def made_inside(self) -> list[Made]:
         """Return the memory made in the region that tensors of the program still use."""

@@ -39,13 +39,13 @@ def _mean_rows_kernel(
         first = as_int64(unit) * ROWS
         r = tl.arange(0, ROWS)
         real = r < rows - first
-        total = tl.zeros((ROWS, BLOCK), tl.float32)
+        total = tl.zeros((ROWS,), tl.float32)
         for start in range(0, WIDTH, BLOCK):
             columns = start + tl.arange(0, BLOCK)
             tile = x_ptr + first * row_stride + r[:, None] * row_stride + columns[None, :]
             mask = real[:, None] & (columns < WIDTH)[None, :]
-            total += tl.load(tile, mask=mask, other=0.0).to(tl.float32)
-        mean = tl.sum(total, axis=1) * (1.0 / WIDTH)
+            total += tl.sum(tl.load(tile, mask=mask, other=0.0).to(tl.float32), axis=1)
+        mean = total * (1.0 / WIDTH)
         tl.store(out_ptr + first + r, mean.to(out_ptr.dtype.element_ty), mask=real)
 
 

@@ -137,7 +137,8 @@ def _variance_kernel(
     K_WIDTH: tl.constexpr,
     REPLICAS: tl.constexpr,
     ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    Q_BLOCK: tl.constexpr,
+    K_BLOCK: tl.constexpr,
 ):
     r = tl.arange(0, ROWS)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
@@ -146,8 +147,8 @@ def _variance_kernel(
         rows = qkv_ptr + first * row_stride
         of_query = tl.zeros((ROWS,), tl.float32)
         if Q_WIDTH > 0:
-            of_query = _sum_of_squares(rows, r, here, row_stride, Q_WIDTH, ROWS, BLOCK)
-        of_key = _sum_of_squares(rows + Q_WIDTH, r, here, row_stride, K_WIDTH, ROWS, BLOCK)
+            of_query = _sum_of_squares(rows, r, here, row_stride, Q_WIDTH, ROWS, Q_BLOCK)
+        of_key = _sum_of_squares(rows + Q_WIDTH, r, here, row_stride, K_WIDTH, ROWS, K_BLOCK)
         tl.store(sums_ptr + first + r, of_query, mask=here)
         tl.store(sums_ptr + tokens + first + r, of_key / REPLICAS, mask=here)
 
@@ -213,9 +214,11 @@ def split_qkv_tp_variance(
         qkv = qkv.contiguous()
     sums = torch.empty(2, tokens, dtype=torch.float32, device=qkv.device)
     widths = (q_heads * head_dim, kv_heads * head_dim)
-    facts, sizes = current_facts(), {"streamed": qkv.element_size(), "local": 16}
-    block = block_of(facts, maximum=min(2048, next_power_of_two(max(widths))), **sizes)
-    tile = tile_rows(facts, block, per_row=16, maximum=min(32, next_power_of_two(tokens)), **sizes)
+    facts, sizes = current_facts(), {"streamed": qkv.element_size(), "local": 8}
+    q_block, k_block = (min(2048, next_power_of_two(width)) for width in widths)
+    most = min(32, next_power_of_two(tokens))
+    # Both loops have buffers of their own.
+    tile = tile_rows(facts, q_block + k_block, per_row=32, maximum=most, **sizes)
     programs = -(-tokens // tile)
     arguments = {
         "qkv_ptr": qkv,
@@ -229,7 +232,8 @@ def split_qkv_tp_variance(
         "K_WIDTH": widths[1],
         "REPLICAS": kv_replicas,
         "ROWS": tile,
-        "BLOCK": block,
+        "Q_BLOCK": q_block,
+        "K_BLOCK": k_block,
     }
     launch(_variance_kernel, programs, arguments, constants)
     return sums

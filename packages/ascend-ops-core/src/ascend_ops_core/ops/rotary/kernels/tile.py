@@ -11,12 +11,15 @@ import triton.language as tl
 from ascend_ops_core.devices import DeviceFacts
 from ascend_ops_core.tiling import block_of, next_power_of_two
 
-# float32 values alive per rotated pair: both channels, both results, two products, cos and sin.
-_PAIR_BYTES = 32
+# Bytes alive per rotated pair besides what is loaded and stored: both channels in float32, and the
+# products.
+_PAIR_BYTES = 16
 # Taking alternating channels apart and together again.
-_SPLIT_BYTES = 48
+_SPLIT_BYTES = 64
 # A norm keeps a channel in float32, its square and its product with the weight.
 _NORM_BYTES = 16
+# The compile check measures that tiles which fill this share by the estimate fit.
+_SHARE = 0.9
 
 
 @triton.jit
@@ -76,7 +79,10 @@ class Tile:
         interleaved: bool,
         normed: bool = False,
     ) -> Tile:
-        """Widest tile of heads that fits, then as many tokens as fit with it."""
+        """Widest tile of heads that fits, then as many tokens as fit with it.
+
+        Two kinds of heads have loops, and so buffers, of their own.
+        """
         tokens, count, width = x.shape
         half = next_power_of_two(pairs)
         passed = width - 2 * pairs
@@ -86,19 +92,27 @@ class Tile:
         if normed:
             local += (2 * half + kept) * _NORM_BYTES
         streamed = (4 * half + 2 * kept) * size
+        loops = 2 if second_count else 1
         most = next_power_of_two(max(count, second_count))
-        heads = block_of(facts, streamed=streamed, local=local, minimum=1, maximum=most)
+        block = block_of(
+            facts,
+            streamed=streamed * loops,
+            local=local * loops,
+            minimum=1,
+            maximum=most,
+            share=_SHARE,
+        )
+        heads, second_heads = (min(block, next_power_of_two(n)) for n in (count, second_count))
+        both = heads + second_heads if second_count else heads
         # Few tokens are spread over the cores before a core takes more than one.
-        share = next_power_of_two(-(-tokens // facts.vector_cores))
+        spread = next_power_of_two(-(-tokens // facts.vector_cores))
         taken = block_of(
-            facts, streamed=streamed * heads, local=local * heads, minimum=1, maximum=share
+            facts,
+            streamed=streamed * both,
+            local=local * both,
+            minimum=1,
+            maximum=spread,
+            share=_SHARE,
         )
         programs = -(-tokens // taken) if count and width else 0
-        return Tile(
-            taken,
-            min(heads, next_power_of_two(count)),
-            min(heads, next_power_of_two(second_count)),
-            half,
-            kept,
-            programs,
-        )
+        return Tile(taken, heads, second_heads, half, kept, programs)

@@ -47,8 +47,8 @@ def _penalties_kernel(
         counts = tl.load(
             counts_ptr + as_int64(row) * counts_stride + start + lanes, mask=inside, other=0
         ).to(tl.float32)
-        repeated = tl.where(x > 0, x / repetition, x * repetition)
-        x = tl.where(prompt + counts > 0, repeated, x)
+        factor = tl.where(prompt + counts > 0, repetition, 1.0)
+        x = tl.where(x > 0, x / factor, x * factor)
         x = x - frequency * counts - tl.where(counts > 0, presence, 0.0)
         tl.store(here, x.to(logits_ptr.dtype.element_ty), mask=inside)
 

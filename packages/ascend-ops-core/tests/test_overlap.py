@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from ascend_attention.overlap import MAIN, OverlapPlan, Task, missing_orders, run
 from ascend_ops_core import InvalidInputError
+from ascend_ops_core.overlap import MAIN, OverlapPlan, Task, missing_orders, run
 from hypothesis import given
 from hypothesis import strategies as st
 

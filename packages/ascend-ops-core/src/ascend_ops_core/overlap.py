@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from ascend_ops_core.errors import InvalidInputError
 
 MAIN = "main"

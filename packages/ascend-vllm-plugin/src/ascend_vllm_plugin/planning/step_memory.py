@@ -1,0 +1,190 @@
+"""What the steps of an engine take on a card besides weights and caches.
+
+Counted from the tensors that the model, vLLM's runner and its sampler make; the engine tests
+compare the figures with what the simulated device allocates. Workspaces inside operators,
+fragmentation and the CANN context are known to nobody without hardware, and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+
+from ascend_vllm_plugin.planning.block_pool import CacheGroup
+from ascend_vllm_plugin.planning.captures import CapturePlan
+from ascend_vllm_plugin.planning.estimates import MIB, Estimate, Step
+from ascend_vllm_plugin.planning.weights import Layout
+
+_FLOAT32 = 4
+_INDEX = 8
+_LEFT_OUT = "workspaces of operators, fragmentation and the CANN context are not included"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the sizes of a step's tensors depend on.
+
+    Attributes:
+        spec: the model.
+        layout: how it is spread.
+        itemsize: bytes of a value of the model's dtype.
+        draft: whether MTP drafts.
+    """
+
+    spec: DeepseekV4Spec
+    layout: Layout
+    itemsize: int
+    draft: bool = False
+
+    @property
+    def hidden(self) -> int:
+        """Bytes of a token's hidden state."""
+        return self.spec.hidden_size * self.itemsize
+
+    @property
+    def streams(self) -> int:
+        """Bytes of a token's residual streams."""
+        return self.spec.hc_mult * self.hidden
+
+
+def activations(shape: Shape, step: Step) -> Estimate:
+    """Tensors that live at once at the widest point of a step.
+
+    Args:
+        shape: the model.
+        step: the largest step.
+    """
+    largest = max(step.tokens * _token_bytes(shape), _sampling(shape, step))
+    return Estimate(
+        largest,
+        f"tensors that live at once at the widest point of a step of {step.tokens} tokens: in "
+        f"attention, in the experts (balanced), or while sampling; {_LEFT_OUT}; not run on "
+        "hardware",
+    )
+
+
+def buffers(shape: Shape, step: Step, *, graphs: bool) -> Estimate:
+    """What the runner and its draft keep for every token of the largest step.
+
+    Args:
+        shape: the model.
+        step: the largest step.
+        graphs: on a device that has graphs the streams that MTP continues have a fixed place.
+    """
+    # Ids, positions, requests, places, slots and flags, beside embeddings.
+    token = shape.hidden + 2 * _FLOAT32 + 4 * _INDEX - 3
+    if shape.draft:
+        token += shape.streams + shape.hidden + 2 * _FLOAT32 + 2 * _INDEX
+        token += shape.streams if graphs else 0
+    return Estimate(
+        step.tokens * token, f"tensors of vLLM's runner for a step of {step.tokens} tokens"
+    )
+
+
+def graphs(shape: Shape, captures: CapturePlan) -> Estimate:
+    """Memory that vLLM sets aside for captured graphs.
+
+    Args:
+        shape: the model.
+        captures: the sizes that are captured.
+    """
+    if not captures.sizes:
+        return Estimate(0, "no graphs are captured")
+    tokens, others = captures.sizes[-1], len(captures.sizes) - 1
+    return Estimate(
+        2 * tokens * _token_bytes(shape) + others * MIB,
+        f"{others + 1} graphs of {captures.sizes[0]} to {tokens} tokens in one pool: a warm-up and "
+        f"the largest graph's activations, and 1 MiB for each other one, as vLLM sets aside; what "
+        "the driver keeps for a graph is not known; not run on hardware",
+    )
+
+
+def block_tables(groups: Iterable[CacheGroup], step: Step, length: int) -> Estimate:
+    """Block tables and slots of every group of caches, which vLLM makes after the caches.
+
+    Args:
+        groups: the groups.
+        step: the largest step.
+        length: tokens of a request.
+    """
+    rows = sum(-(-length // group.block_tokens) for group in groups)
+    slots = sum(step.tokens * _INDEX for _ in groups)
+    return Estimate(
+        step.sequences * rows * 4 + slots,
+        f"block tables of {step.sequences} requests of {length} tokens; vLLM makes them after the "
+        "caches, out of what gpu_memory_utilization leaves",
+    )
+
+
+def indices(
+    spec: DeepseekV4Spec, groups: Iterable[CacheGroup], step: Step, length: int
+) -> Estimate:
+    """Indices of the rows that attention reads in the largest step, at the longest context.
+
+    vLLM measures a step without attention, so it does not see them.
+
+    Args:
+        spec: the model.
+        groups: the groups of caches.
+        step: the largest step.
+        length: tokens of a request.
+    """
+    place = 2 * _INDEX + 1
+    windows = sum(1 for group in groups if group.window == spec.sliding_window)
+    token = windows * spec.sliding_window * place
+    ratios = {spec.compress_ratio(layer) for layer in range(spec.num_hidden_layers)}
+    if 128 in ratios:
+        token += length // 128 * place
+    if 4 in ratios:
+        token += min(spec.index_topk, length // 4) * (place + _INDEX)
+    return Estimate(
+        step.tokens * token,
+        f"rows that {step.tokens} tokens read at a context of {length}; vLLM's measurement runs "
+        "without attention, so they come out of what gpu_memory_utilization leaves; not run on "
+        "hardware",
+    )
+
+
+def _token_bytes(shape: Shape) -> int:
+    """Bytes per token at the widest point of a layer."""
+    spec, item = shape.spec, shape.itemsize
+    heads = spec.num_attention_heads // shape.layout.tensor
+    groups = max(1, spec.o_groups // shape.layout.tensor)
+    # Plans of the hyper-connections and the rotations, both float32.
+    small = _FLOAT32 * (spec.hc_mult * (1 + spec.hc_mult) + 2 * spec.rope_head_dim)
+    attention = (
+        shape.streams
+        + 3 * shape.hidden
+        + 3 * heads * spec.head_dim * item
+        + (spec.q_lora_rank + spec.head_dim + 2 * groups * spec.o_lora_rank) * item
+    )
+    widest = max(attention, _expert_bytes(shape)) + small
+    if shape.draft:
+        # The draft keeps what it was given beside what it made of it.
+        widest += 2 * (shape.streams + shape.hidden)
+    return widest
+
+
+def _expert_bytes(shape: Shape) -> int:
+    """With torch_npu's grouped products; what runs elsewhere takes less."""
+    spec, layout = shape.spec, shape.layout
+    # Each card of a replica sees all of its tokens; shared-out experts receive their share.
+    whole = layout.expert == 1
+    inter = spec.moe_intermediate_size // (layout.tensor if whole else 1)
+    chosen = spec.num_experts_per_tok
+    if not whole:
+        chosen = -(-chosen * layout.data // layout.expert)
+    rows = chosen * (2 * shape.hidden + inter * shape.itemsize)
+    routing = spec.num_experts_per_tok * 4 * _FLOAT32
+    summed = shape.hidden + 2 * spec.hidden_size * _FLOAT32
+    return 2 * (shape.streams + shape.hidden) + rows + routing + summed
+
+
+def _sampling(shape: Shape, step: Step) -> int:
+    """Logits, their sorted copy with its order, two float32 copies and two masks."""
+    value = shape.itemsize + 3 * _FLOAT32 + _INDEX + 2
+    # In float32 the logits are not copied before they are sampled from.
+    value -= _FLOAT32 if shape.itemsize == _FLOAT32 else 0
+    return min(step.sequences, step.tokens) * shape.spec.vocab_size * value

@@ -1,0 +1,159 @@
+"""Variants of the output projection in engines: two processes with graphs and drafts, and A5."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ascend_models_deepseek.testing import (
+    MXFP8_OVER_BFLOAT16,
+    SPECS,
+    Oracle,
+    random_prompt,
+    write_checkpoint,
+)
+
+from ..harness import Checkpoints, EnginePool, Request
+
+pytestmark = pytest.mark.engine_npu
+
+PROGRAM = Path(__file__).parent / "variants.py"
+RANKS = 2
+COUNT = 8
+TIMEOUT_S = 400
+GRAPH_SIZES = [3, 6]
+SETTINGS: dict[str, Any] = {
+    "dtype": "float32",
+    "skip_tokenizer_init": True,
+    "max_model_len": 256,
+    "max_num_seqs": 2,
+    "max_num_batched_tokens": 100,
+    "kv_cache_memory_bytes": 1 << 26,
+    "enforce_eager": False,
+    "compilation_config": {
+        "cudagraph_mode": "FULL_DECODE_ONLY",
+        "cudagraph_capture_sizes": GRAPH_SIZES,
+    },
+    "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
+}
+SMALL = replace(SPECS["tensor_parallel"], compress_ratios=(0, 4), num_hash_layers=1, o_groups=2)
+
+
+def prompt(length: int) -> list[int]:
+    return random_prompt(length, SMALL.vocab_size, seed=length)
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    # Each replica has requests of its own, and the second goes on without any.
+    "ExchangedOutputProjection": {
+        "spec": SMALL,
+        "prompts": [[prompt(1), prompt(129)], [prompt(7)]],
+        "settings": {
+            "data_parallel_size": 2,
+            "additional_config": {"o_proj_tensor_parallel_size": 2},
+        },
+    },
+    # One group of heads for two tensor-parallel ranks.
+    "LatentParallelOutputProjection": {
+        "spec": replace(SMALL, seed=5, o_groups=1, o_lora_rank=48),
+        "prompts": [[prompt(5), prompt(101)]],
+        "settings": {"tensor_parallel_size": 2},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints, and what both processes returned."""
+    root = tmp_path_factory.mktemp("variants")
+    runs = []
+    for name, run in RUNS.items():
+        model = write_checkpoint(run["spec"], root / name)
+        runs.append(
+            {
+                "port": free_port(),
+                "count": COUNT,
+                "prompts": run["prompts"],
+                "settings": SETTINGS | {"model": str(model)} | run["settings"],
+            }
+        )
+    arguments = root / "arguments.json"
+    arguments.write_text(json.dumps({"ranks": RANKS, "runs": runs}))
+    environment = {
+        **os.environ,
+        "ASCEND_SIMULATED_NPU": f"family=A3,devices={RANKS},kernels=reference",
+        "OMP_NUM_THREADS": "1",
+    }
+    logs = [root / f"log.{rank}" for rank in range(RANKS)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(arguments), str(rank)],
+            env=environment,
+            stdout=log.open("w"),
+            stderr=subprocess.STDOUT,
+        )
+        for rank, log in enumerate(logs)
+    ]
+    try:
+        codes = [process.wait(TIMEOUT_S) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert codes == [0] * RANKS, "\n".join(log.read_text()[-4000:] for log in logs)
+    return root
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_greedy_tokens_are_those_of_transformers(name: str, folder: Path) -> None:
+    """Prompts exceed the buffers and run without graphs; decode steps and padding replay them."""
+    index, run = list(RUNS).index(name), RUNS[name]
+    oracle = Oracle(folder / name)
+    found = [json.loads((folder / f"result.{rank}.json").read_text())[index] for rank in range(2)]
+    for rank, result in enumerate(found):
+        replica = rank // run["settings"].get("tensor_parallel_size", 1)
+        for ids, tokens in zip(run["prompts"][replica], result["tokens"], strict=True):
+            assert tokens == oracle.greedy(ids, COUNT).tokens
+        assert result["layer"] == name
+        assert result["graphs"] == GRAPH_SIZES
+        assert result["buffers"] == ["o_proj_send", "o_proj_received"]
+    # A replica without requests takes part in every replay of the other.
+    assert found[0]["replays"] == found[1]["replays"] >= 3
+
+
+@pytest.mark.usefixtures("family")
+def test_fp8_on_a5(engines: EnginePool, checkpoints: Checkpoints) -> None:
+    """Logits of a bfloat16 engine whose output projections are MXFP8, against transformers."""
+    engine = engines.get(
+        "tensor_parallel",
+        torch.bfloat16,
+        additional_config={"device_family": "A5", "o_proj": "fp8"},
+        max_num_batched_tokens=64,
+    )
+    layer = engine.runner.get_model().model.layers[0].attn.o_proj
+    assert layer.wo_a.dtype == layer.wo_b.dtype == torch.float8_e4m3fn
+    ids = prompt(100)
+    (result,) = engine.run([Request(ids, 4, prompt_logits=True)])
+    engines.close()
+    assert result.prompt_logits is not None
+    folder = checkpoints.folder("tensor_parallel", torch.bfloat16)
+    ids = ids + result.tokens[:-1]
+    truth = Oracle(folder).logits(ids)
+    logits = torch.cat([result.prompt_logits, result.logits])
+    error = float((logits - truth).abs().mean())
+    yardstick = float((Oracle(folder, torch.bfloat16).logits(ids) - truth).abs().mean())
+    assert error <= MXFP8_OVER_BFLOAT16 * yardstick, (error, yardstick)

@@ -1,0 +1,385 @@
+"""What stands beside each kernel of vllm-ascend: a call of ours for the same work, and its unit.
+
+The channels, heads and tokens that a pass of theirs handles follow from the bytes that it moves and
+from vllm-ascend's launch code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from ascend_ops_core.cases import Inputs
+
+BF16 = torch.bfloat16
+
+Arguments = Callable[[Inputs], tuple[Any, ...]]
+Units = Callable[[dict[str, Any]], float]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One row.
+
+    Attributes:
+        theirs: name in ascend_baseline.json.
+        what: the work.
+        unit: what the figures are given for.
+        their_units: units that one pass of theirs handles; None for KiB moved.
+        operator: ours.
+        arguments: what it is called with; its own tiling decides the rest.
+        our_units: units that one pass of ours handles, from the constants of the launch; None for
+            KiB moved.
+        once: whether loops count once on our side too, since theirs has one of unknown length.
+        held: units that our tile holds, where that is not the same.
+        looped: whether the compiler can double-buffer theirs: it has a loop over its tiles, and its
+            launch does not forbid it.
+        remark: what the page has to say about it.
+    """
+
+    theirs: str
+    what: str
+    unit: str
+    their_units: float | None
+    operator: str
+    arguments: Arguments
+    our_units: Units | None
+    once: bool = False
+    held: Units | None = None
+    looped: bool = True
+    remark: str = ""
+
+
+def _rows(constants: dict[str, Any]) -> float:
+    return float(constants.get("ROWS", 1) * constants["WIDTH"] / 1024)
+
+
+def _block(constants: dict[str, Any]) -> float:
+    return float(constants["BLOCK"] / 1024)
+
+
+def _tokens(constants: dict[str, Any]) -> float:
+    return float(constants["TOKENS"])
+
+
+def _gated(rows: int, width: int, activation: str) -> Arguments:
+    return lambda new: (
+        new.randn(rows, width, dtype=BF16),
+        new.randn(rows, width, dtype=BF16),
+        new.randn(width, dtype=BF16),
+        None,
+        1e-5,
+        width,
+        True,
+        activation,
+    )
+
+
+def _rotary(tokens: int, heads: tuple[int, ...]) -> Arguments:
+    return lambda new: (
+        *(new.randn(tokens, count, 128, dtype=BF16) for count in heads),
+        new.randn(tokens, 64),
+        new.randn(tokens, 64),
+        False,
+        False,
+        False,
+    )
+
+
+def _qkv(new: Inputs, tokens: int, heads: tuple[int, int]) -> torch.Tensor:
+    return new.randn(tokens, (heads[0] + 2 * heads[1]) * 128, dtype=BF16)
+
+
+def _split(new: Inputs) -> tuple[Any, ...]:
+    norm = [new.randn(128, dtype=BF16) for _ in range(2)]
+    table, positions = new.randn(4096, 128), new.randint(0, 4096, 4096)
+    return _qkv(new, 4096, (32, 8)), table, positions, *norm, None, None, 32, 8, 128, 1e-6, False
+
+
+def _split_mrope(new: Inputs) -> tuple[Any, ...]:
+    norm = [new.randn(128, dtype=BF16) for _ in range(2)]
+    table, positions = new.randn(4096, 128), new.randint(0, 4096, 3, 4096)
+    leading = (_qkv(new, 4096, (32, 8)), table, positions, *norm, None, None)
+    return *leading, [24, 20, 20], True, 32, 8, 128, 1e-6, False
+
+
+def _split_apply(new: Inputs) -> tuple[Any, ...]:
+    weights = new.randn(8 * 128, dtype=BF16), new.randn(2 * 128, dtype=BF16)
+    table, positions = new.randn(4096, 64), new.randint(0, 4096, 4096)
+    leading = (_qkv(new, 4096, (8, 2)), new.rand(2, 4096), table, positions, *weights)
+    return *leading, 8, 2, 128, 64, 16, 1e-6
+
+
+def _linear(bias: bool) -> Arguments:
+    return lambda new: (
+        new.randn(4096, 4096, dtype=BF16),
+        new.randn(1536, 4096, dtype=BF16),
+        new.randn(1536, dtype=BF16) if bias else None,
+    )
+
+
+def _products(constants: dict[str, Any]) -> float:
+    return float(constants["BM"] * constants["BN"] * constants["BK"] / 2**20)
+
+
+def _slots(new: Inputs) -> tuple[Any, ...]:
+    # Eight ranks that share a context, which theirs is compiled for as well.
+    slots, starts = new.randint(0, 1, 4096), new.tensor([0, 4096], torch.int32)
+    positions, table = new.randint(0, 4096, 4096), new.randint(0, 9, 1, 9, dtype=torch.int32)
+    return slots, starts, positions, table, 128, 8, 3, 1
+
+
+_CHANNELS = "1,024 channels"
+_MOVED = "KiB moved"
+_PRODUCTS = "2^20 multiplications"
+_STEP = "one step along the summed axis and the end of a tile, on both sides"
+_TABLES = "256 bytes more a token, since our cosines and sines stay float32 and theirs are bfloat16"
+
+ROWS: tuple[Work, ...] = (
+    Work(
+        "fla.layernorm_guard.layer_norm_fwd_kernel",
+        "RMS norm of rows of 128, gated with silu",
+        _CHANNELS,
+        0.125,
+        "rms_norm_gated",
+        _gated(131072, 128, "silu"),
+        _rows,
+        looped=False,
+    ),
+    Work(
+        "kda.kda.layer_norm_gated_fwd_kernel",
+        "RMS norm of rows of 128, gated with sigmoid",
+        _CHANNELS,
+        4.0,
+        "rms_norm_gated",
+        _gated(131072, 128, "sigmoid"),
+        _rows,
+        looped=False,
+    ),
+    Work(
+        "kda.kda.layer_norm_gated_fwd_kernel1",
+        "RMS norm of rows of 1,024, gated with sigmoid",
+        _CHANNELS,
+        1.0,
+        "rms_norm_gated",
+        _gated(4096, 1024, "sigmoid"),
+        _rows,
+        looped=False,
+    ),
+    Work(
+        "activation.swiglu_quant._swiglu_quant_kernel",
+        "SwiGLU and int8 rows of 1,536, groups of 32 experts",
+        _CHANNELS,
+        1.5,
+        "swiglu_quant",
+        lambda new: (new.randn(8192, 3072, dtype=BF16), new.randint(0, 32, 32), False, None),
+        _rows,
+    ),
+    Work(
+        "activation.swiglustep._swiglustep_kernel",
+        "clamped SwiGLU of rows of 1,280",
+        _CHANNELS,
+        1.25,
+        "swiglustep_and_mul",
+        lambda new: (new.randn(8192, 2560, dtype=BF16), 7.0),
+        lambda constants: float(constants["ROWS"] * constants["BLOCK"] / 1024),
+    ),
+    Work(
+        "rms_norm.triton_rms_kernel",
+        "RMS norm of rows of 512 without weights",
+        _CHANNELS,
+        8.0,
+        "rms_norm",
+        lambda new: (new.randn(65536, 512, dtype=BF16), None, 1e-6),
+        _rows,
+    ),
+    Work(
+        "muls_add.muls_add_kernel",
+        "x * scale + y, rows of 7,168",
+        _CHANNELS,
+        3.5,
+        "muls_add",
+        lambda new: (new.randn(4096, 7168, dtype=BF16), new.randn(4096, 7168, dtype=BF16), 2.5),
+        _block,
+    ),
+    Work(
+        "layernorm_gated._layer_norm_fwd_1pass_kernel_npu",
+        "RMS norm of rows of 128, gated with silu",
+        _CHANNELS,
+        8.0,
+        "rms_norm_gated",
+        _gated(131072, 128, "silu"),
+        _rows,
+        looped=False,
+        remark="the same tiles of 64 rows, but the compiler plans 1.5 KiB more of small buffers",
+    ),
+    Work(
+        "rope._triton_rope",
+        "rotation of 32 query and 8 key heads of 128",
+        "token",
+        1.0,
+        "apply_rotary_qk",
+        _rotary(4096, (32, 8)),
+        _tokens,
+        remark=_TABLES,
+    ),
+    Work(
+        "rope._triton_rope_siso",
+        "rotation of 32 heads of 128",
+        "token",
+        1.0,
+        "apply_rotary",
+        _rotary(4096, (32,)),
+        _tokens,
+        remark=_TABLES,
+    ),
+    Work(
+        "batch_invariant.mean.mean_kernel",
+        "mean of rows of 7,168",
+        _CHANNELS,
+        1.0,
+        "mean_batch_invariant",
+        lambda new: (new.randn(4096, 7168, dtype=BF16), -1, True),
+        _rows,
+        held=lambda constants: float(constants["ROWS"] * constants["BLOCK"] / 1024),
+    ),
+    Work(
+        "batch_invariant.rmsnorm._rms_norm_kernel",
+        "RMS norm of rows of 4,096",
+        _CHANNELS,
+        1.0,
+        "rms_norm_batch_invariant",
+        lambda new: (new.randn(4096, 4096, dtype=BF16), new.randn(4096, dtype=BF16), 1e-6),
+        _rows,
+    ),
+    Work(
+        "batch_invariant.matmul.matmul_bias_persistent_kernel",
+        "matrix product",
+        _PRODUCTS,
+        1.0,
+        "linear_batch_invariant",
+        _linear(bias=False),
+        _products,
+        once=True,
+        remark=_STEP,
+    ),
+    Work(
+        "batch_invariant.matmul.matmul_bias_persistent_kernel",
+        "matrix product with bias",
+        _PRODUCTS,
+        1.0,
+        "linear_batch_invariant",
+        _linear(bias=True),
+        _products,
+        once=True,
+        remark=_STEP,
+    ),
+    Work(
+        "batch_invariant.matmul.linear_persistent_kernel",
+        "matrix product",
+        _PRODUCTS,
+        8.0,
+        "linear_batch_invariant",
+        _linear(bias=False),
+        _products,
+        once=True,
+        remark=_STEP,
+    ),
+    Work(
+        "linearnorm.split_qkv_rmsnorm_rope.split_qkv_rmsnorm_rope_kernel",
+        "split of 32 + 8 + 8 heads of 128, norm, rotation",
+        "token",
+        1.0,
+        "split_qkv_rmsnorm_rope",
+        _split,
+        _tokens,
+        remark="their buffer is that of the values, of which a pass copies 42 tokens; their bytes "
+        "are given for one",
+    ),
+    Work(
+        "linearnorm.split_qkv_rmsnorm_mrope.split_qkv_rmsnorm_mrope_kernel",
+        "the same with three positions a token",
+        "token",
+        1.0,
+        "split_qkv_rmsnorm_mrope",
+        _split_mrope,
+        _tokens,
+    ),
+    Work(
+        "linearnorm.split_qkv_tp_rmsnorm_rope._split_qkv_and_compute_local_qk_var_kernel",
+        "squares of 8 query and 2 key heads of 128",
+        "token",
+        1.0,
+        "split_qkv_tp_variance",
+        lambda new: (_qkv(new, 4096, (8, 2)), 8, 2, 128, 1),
+        lambda constants: float(constants["ROWS"]),
+    ),
+    Work(
+        "linearnorm.split_qkv_tp_rmsnorm_rope._apply_global_rmsnorm_kernel",
+        "norm by given squares and rotation of 8 + 2 heads of 128",
+        "token",
+        1.0,
+        "split_qkv_tp_apply",
+        _split_apply,
+        _tokens,
+    ),
+    Work(
+        "bincount.token_bin_counts_and_mask_kernel",
+        "counts of tokens",
+        "256 tokens",
+        1.0,
+        "token_bin_counts_and_mask",
+        lambda new: (new.randint(0, 129280, 32, 4096), 129280),
+        lambda constants: constants["TOKENS"] / 256,
+        looped=False,
+    ),
+    Work(
+        "penalty.apply_all_penalties_kernel",
+        "penalties on float32 logits",
+        "1,024 logits",
+        2.0,
+        "apply_penalties",
+        lambda new: (
+            new.randn(64, 129280),
+            new.randint(0, 2, 64, 129280, dtype=torch.bool),
+            new.randint(0, 2, 64, 129280, dtype=torch.int32),
+            *(new.rand(64) for _ in range(3)),
+        ),
+        _block,
+    ),
+    Work(
+        "v2.sample.apply_top_k_top_p_triton._topk_topp_kernel",
+        "top-k and top-p of 64 rows",
+        _MOVED,
+        None,
+        "top_k_top_p",
+        lambda new: (new.randn(64, 129280), new.randint(1, 100, 64), new.rand(64)),
+        None,
+        once=True,
+        remark="both go over a row as often as its logits ask for: compared is a pass",
+    ),
+    Work(
+        "batch_memcpy.batch_memcpy_kernel",
+        "copies of ranges of bytes",
+        "KiB copied",
+        8.0,
+        "batch_memcpy",
+        lambda new: (
+            new.randint(0, 256, 1 << 20, dtype=torch.uint8),
+            new.randint(0, 256, 1 << 20, dtype=torch.uint8),
+            *(new.randint(0, 1000, 64) for _ in range(3)),
+        ),
+        _block,
+    ),
+    Work(
+        "compute_slot_mapping._compute_slot_mapping_kernel",
+        "slots of tokens in a paged cache",
+        "1,024 tokens",
+        1.0,
+        "compute_slot_mapping",
+        _slots,
+        _block,
+    ),
+)

@@ -1,0 +1,54 @@
+"""docs/compile-baseline.md: what is worse is bold, and both files name the same kernels."""
+
+from __future__ import annotations
+
+import json
+
+from tools.baseline_page import PAGE, THEIRS, Figures, Row, render, their_figures
+from tools.baseline_work import ROWS
+
+COUNTS = {
+    "ub_bits": 8 * 1024 * 40,
+    "vector": 20,
+    "cube": 1,
+    "weighted_scalar": 8,
+    "gm_load_bytes": 4096,
+    "gm_store_bytes": 2048,
+    "flags": 3,
+    "barriers": 4,
+    "block_syncs": 1,
+}
+
+
+def _row(ours: Figures, remark: str = "") -> Row:
+    theirs = Figures(10.0, 4.0, 6.0, 2.0, 0.0)
+    return Row("theirs", "_ours", "a sum", "token", 0.5, False, (theirs, ours), remark)
+
+
+def test_figures_are_for_a_unit() -> None:
+    assert their_figures(COUNTS, 4.0) == Figures(10.0, 5.25, 1.5, 2.0, 2.0)
+    assert their_figures(COUNTS, None) == Figures(40 / 6, 3.5, 1.0, 8 / 6, 8 / 6)
+
+
+def test_weighted_counts_go_before() -> None:
+    weighted = {"weighted_vector": 39, "weighted_sync": 80, "weighted_gm_load_bytes": 1024}
+    row = COUNTS | weighted | {"weighted_gm_store_bytes": 0}
+    assert their_figures(row, 1.0) == Figures(40.0, 40.0, 1.0, 80.0, 8.0)
+
+
+def test_what_is_worse_is_bold() -> None:
+    page = render("", [_row(Figures(11.0, 4.01, 6.0, 1.0, 1.0), "it has to")])
+    (line,) = [one for one in page.splitlines() if "_ours" in one]
+    assert "10 : 11 (**1.10**)" in line
+    assert "4 : 4.01 (1.00)" in line
+    assert "2 : 1 (0.50)" in line
+    assert "**0 : 1**" in line
+    assert "a sum (a)" in line
+    assert "- (a) it has to." in page
+
+
+def test_both_files_and_the_page_name_the_same_kernels() -> None:
+    names = [row["kernel"] for row in json.loads(THEIRS.read_text())["rows"]]
+    assert names == [work.theirs for work in ROWS]
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert [line.split("`")[1] for line in lines] == names
