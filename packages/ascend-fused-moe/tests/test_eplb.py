@@ -23,6 +23,7 @@ from ascend_fused_moe.eplb import (
     rebalance_layer,
     routing_period,
 )
+from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.group_list import GroupList, GroupListKind
 from ascend_fused_moe.mlp import MoEWeights, build_mlp_compute_input, unified_apply_mlp
 from ascend_ops_core import InvalidInputError
@@ -48,6 +49,9 @@ def test_experts_that_do_not_divide(experts: int, ranks: int) -> None:
     for expert in range(experts):
         rank, place = divmod(placement.replicas[expert][0], placement.capacity)
         assert local[expert] == (place if rank == ranks - 1 else -1)
+    partition = ExpertPartition(experts, ranks)
+    assert partition.capacity == placement.capacity
+    assert torch.equal(partition.physical_ids(), placement.logical_to_physical()[:, 0].long())
     if (experts, ranks) == (128, 6):
         assert [len(one) for one in held] == [22, 22, 21, 21, 21, 21]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import subprocess
 import sys
 import traceback
@@ -12,10 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from ascend_fused_moe.communication import AllGatherCommImpl, AlltoAllCommImpl
 from ascend_fused_moe.eplb import (
     EplbExpertTensorList,
     EplbLayer,
     EplbLayerMaps,
+    ExpertLoadWindow,
     ExpertPlacement,
     ProcessExchange,
     RebalanceError,
@@ -23,7 +27,13 @@ from ascend_fused_moe.eplb import (
     plan_rebalance,
     rebalance_layer,
 )
+from ascend_fused_moe.expert_partition import ExpertPartition
+from ascend_fused_moe.groups import parallel_groups
+from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
+from ascend_fused_moe.routers import AscendFusedTopKRouter
+from ascend_fused_moe.runner import AscendMoERunner
 from ascend_ops_core import InvalidInputError
+from ascend_ops_core.testing import assert_close
 from torch import distributed
 
 RANKS, EXPERTS, REDUNDANT = 3, 7, 4
@@ -40,12 +50,14 @@ def _weights(expert: int) -> dict[str, torch.Tensor]:
 
 
 class _Failing(EplbExpertTensorList):
-    fails = False
+    fails = dies = False
 
     def store(self, place: int, value: torch.Tensor) -> None:
         super().store(place, value)
         if self.fails:
             raise RuntimeError("the device is gone")
+        if self.dies:
+            os._exit(0)
 
 
 def _layer(rank: int) -> EplbLayer:
@@ -126,11 +138,80 @@ def different(rank: int, exchange: ProcessExchange) -> str:
     return str(caught.value)
 
 
+def layer_over_ranks(rank: int, exchange: ProcessExchange) -> list[float]:
+    """Outputs before and after a rebalance, by either way of communication, and its imbalance."""
+    hidden, inter, chosen = 16, 8, 2
+    whole = torch.Generator().manual_seed(0)
+    shapes = {"w1": (inter, hidden), "w3": (inter, hidden), "w2": (hidden, inter)}
+    experts = [
+        {part: torch.randn(shape, generator=whole) for part, shape in shapes.items()}
+        for _ in range(EXPERTS)
+    ]
+    layer = AscendRoutedExperts(
+        EXPERTS,
+        hidden,
+        inter,
+        torch.float32,
+        ep_rank=rank,
+        ep_ranks=RANKS,
+        placement=initial_placement(EXPERTS, RANKS, REDUNDANT),
+    )
+    for expert, parts in enumerate(experts):
+        for part, value in parts.items():
+            layer.load_expert(expert, part, value)
+    layer.process_weights_after_loading()
+    window = ExpertLoadWindow(1, layer.maps.placement.places, 4)
+    layer.init_eplb(window.of_layer(0))
+
+    own = torch.Generator().manual_seed(rank + 1)
+    tokens = [9, 0, 14][rank]
+    x = torch.randn(tokens, hidden, generator=own)
+    logits = torch.randn(tokens, EXPERTS, generator=own)
+    logits[:, 6] += 5
+    weights, ids = logits.softmax(-1).topk(chosen)
+    expected = torch.zeros_like(x)
+    for t, j in itertools.product(range(tokens), range(chosen)):
+        one, share = experts[int(ids[t, j])], weights[t, j] / weights[t].sum()
+        gate = one["w1"] @ x[t]
+        expected[t] += share * (one["w2"] @ (gate * gate.sigmoid() * (one["w3"] @ x[t])))
+
+    groups, figures = parallel_groups(dp=RANKS, tp=1), []
+    for way in (AlltoAllCommImpl, AllGatherCommImpl):
+        method = way(groups, ExpertPartition(EXPERTS + REDUNDANT, RANKS))
+        router = AscendFusedTopKRouter(EXPERTS, chosen, scoring="softmax")
+        runner = AscendMoERunner(router, layer, method, to_physical=layer.to_physical)
+        before = runner(x, router_logits=logits)
+        assert_close(before, expected, scale=16)
+        window.advance()
+        load = window.of_experts(window.total(groups.ep)[0], layer.maps.placement)
+        plan = plan_rebalance(layer.maps.placement, load.tolist())
+        layer.rebalance(plan.placement, exchange)
+        window.clear()
+        assert_close(runner(x, router_logits=logits), before, scale=16)
+        figures += [plan.before, plan.after]
+    return figures
+
+
+def death(rank: int, exchange: ProcessExchange) -> str:
+    """Rank 1 dies in the midst of overwriting; the others go back. No scene can follow."""
+    layer = _layer(rank)
+    before = _bytes(layer)
+    plan = plan_rebalance(layer.maps.placement, [90, 1, 1, 1, 1, 1, 1])
+    if rank == 1:
+        layer.weights["w2"].dies = True  # type: ignore[attr-defined]
+    with pytest.raises(RebalanceError) as caught:
+        rebalance_layer(layer, plan.placement, exchange)
+    assert _bytes(layer) == before
+    return str(caught.value)
+
+
 SCENES: tuple[Callable[[int, ProcessExchange], Any], ...] = (
     moves,
     failure,
     wrong_on_one,
     different,
+    layer_over_ranks,
+    death,
 )
 
 
@@ -143,11 +224,12 @@ def _on(rank: int, folder: Path) -> None:
         distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=RANKS)
         exchange = ProcessExchange(distributed.group.WORLD)
         for scene in SCENES:
+            (folder / f"found.{rank}").write_text(json.dumps(found))
             found[scene.__name__] = scene(rank, exchange)
-        distributed.destroy_process_group()
     except BaseException:
         found["error"] = traceback.format_exc()
     (folder / f"found.{rank}").write_text(json.dumps(found))
+    os._exit(0)  # the group has lost a rank and would be waited for
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +269,20 @@ def test_a_table_that_is_wrong_on_one_rank_is_refused_on_all(
 
 def test_tables_that_differ_are_refused(results: list[dict[str, Any]]) -> None:
     assert all("not the one of all ranks" in one["different"] for one in results)
+
+
+def test_a_layer_gives_the_same_before_and_after(results: list[dict[str, Any]]) -> None:
+    for one in results:
+        before, after, then, _ = one["layer_over_ranks"]
+        assert before > after >= 1
+        assert then < before
+
+
+def test_the_death_of_a_rank_takes_the_others_back(results: list[dict[str, Any]]) -> None:
+    assert "death" not in results[1]
+    for rank in (0, 2):
+        assert f"rank {rank}: " in results[rank]["death"]
+        assert "Maps and weights are as they were." in results[rank]["death"]
 
 
 if __name__ == "__main__":

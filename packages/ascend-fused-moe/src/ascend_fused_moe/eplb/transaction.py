@@ -63,9 +63,10 @@ def rebalance_layer(
 
     First the ranks agree that they mean the same and can do it; then they bring the weights that
     come into memory of their own; then they overwrite weights and maps where they lie, keeping what
-    was there; last they agree that all went well, or put everything back. Each step's failure on
-    one rank is known to all, but for one between two ranks in the midst of a transfer, which ends
-    with the group's time-out before anything was overwritten. It takes memory for the weights that
+    was there; last they agree that all went well, or put everything back, also where a rank has
+    died meanwhile. Each step's failure on one rank is known to all, but for one between two ranks
+    in the midst of a transfer, which ends with the group's error or time-out before anything was
+    overwritten. It takes memory for the weights that
     come to this rank, twice: as they are to be, and as they were.
 
     Args:
@@ -95,13 +96,25 @@ def rebalance_layer(
         undo.append(layer.maps.put_back())
         layer.maps.replace(placement)
     except Exception as error:
-        problem = f"rank {exchange.rank}: {type(error).__name__}: {error}"
-    failed = [words for words in exchange.said(problem) if words]
+        problem = _told(exchange.rank, error)
+    failed = _failures(problem, exchange)
     if failed:
         for put_back in reversed(undo):
             put_back()
         raise RebalanceError("; ".join(failed) + ". Maps and weights are as they were.")
     return len(moves)
+
+
+def _told(rank: int, error: Exception) -> str:
+    return f"rank {rank}: {type(error).__name__}: {error}"
+
+
+def _failures(problem: str, exchange: Exchange) -> list[str]:
+    """What went wrong on any rank, also that one cannot be heard any more."""
+    try:
+        return [words for words in exchange.said(problem) if words]
+    except Exception as error:
+        return [*filter(None, [problem]), _told(exchange.rank, error)]
 
 
 def _agreed(
@@ -180,8 +193,8 @@ def _fetched(
                 if move.source_rank != me
             ]
     except Exception as error:
-        problem = f"rank {me}: {type(error).__name__}: {error}"
-    failed = [words for words in exchange.said(problem) if words]
+        problem = _told(me, error)
+    failed = _failures(problem, exchange)
     if failed:
         raise RebalanceError("; ".join(failed) + ". Maps and weights are as they were.")
     exchange.swap(sends, receives)
