@@ -101,8 +101,12 @@ class ACLGraphWrapper(CUDAGraphWrapper):
         buffers = [(one, one.snapshot(rows)) for one in self._buffers]
         npu: Any = torch.npu  # type: ignore[attr-defined]
         graph = npu.NPUGraph()
+        for one in self._buffers:
+            one.expect_fills()
         with npu.graph(graph, pool=self.graph_pool):
             output = self.runnable(*args, **kwargs)
+        for one in self._buffers:
+            one.check_fills(rows)
         _forget_derived(get_forward_context().attn_metadata)
         _refuse_leftovers(graph, output, rows)
         self._captured[descriptor] = _Captured(graph, output, inputs, buffers)
