@@ -168,3 +168,26 @@ def test_another_set_of_inputs(model: Model, wrapped: ACLGraphWrapper, x: torch.
         gather(model, 1)
         with pytest.raises(GraphInputError, match=r"inputs x for .* captured with argument 0"):
             wrapped(x=x)
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        "error code is 207008\n[Error]: Stream resources are insufficient.",
+        "New capture stream failed, stream_id=1987, event_id=[-1->70037]",
+    ],
+)
+def test_a_device_without_streams_left(
+    model: Model, wrapped: ACLGraphWrapper, x: torch.Tensor, reported: str
+) -> None:
+    """What CANN reports then, and what it reports otherwise."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError(reported)
+
+    model.fault = fail
+    with decoding(), pytest.raises(InvalidInputError, match="graph of 4 tokens beside 0 others"):
+        wrapped(x)
+    reported = "error code is 507035, aivec error"
+    with decoding(), pytest.raises(RuntimeError, match="507035"):
+        wrapped(x)
