@@ -57,6 +57,20 @@ def test_a_replay_needs_every_buffer_filled_since_the_last(buffers: StaticBuffer
     buffers.check_replay(captured, 2)
 
 
+def test_a_graph_fills_what_a_forward_filled_before_it(buffers: StaticBuffers) -> None:
+    """Buffers that something else fills, or that nothing ever filled, are not expected."""
+    buffers.expect_fills()
+    buffers.check_fills(4)
+    fill(buffers)
+    buffers.fill("weights", torch.ones(2, 2))
+    buffers.expect_fills()
+    with pytest.raises(StaticBufferError, match=r"graph of 4 tokens never fills .* weights:"):
+        buffers.check_fills(4)
+    buffers.fill("weights", torch.ones(2, 2))
+    buffers.check_fills(4)
+    buffers.check_replay(buffers.snapshot(2), 2)
+
+
 def test_a_moved_buffer_is_named(buffers: StaticBuffers) -> None:
     captured = buffers.snapshot(4)
     fill(buffers)

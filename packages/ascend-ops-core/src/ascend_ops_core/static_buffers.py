@@ -48,6 +48,7 @@ class StaticBuffers:
 
     def __init__(self) -> None:
         self._buffers: dict[str, _Buffer] = {}
+        self._ever_filled: set[str] = set()
 
     def add(
         self,
@@ -141,6 +142,7 @@ class StaticBuffers:
         buffer.tensor[:count].copy_(values, non_blocking=True)
         buffer.tensor[count:rows].fill_(buffer.padding)
         buffer.filled = True
+        self._ever_filled.add(name)
         return buffer.tensor[:rows]
 
     def parts(self, name: str, rows: int) -> torch.Tensor:
@@ -166,6 +168,33 @@ class StaticBuffers:
             if one.per_token:
                 self.check_rows(name, rows)
         return Snapshot(rows, {name: one.tensor.data_ptr() for name, one in self._buffers.items()})
+
+    def expect_fills(self) -> None:
+        """Begin a captured region, in which the graph fills the buffers that it fills itself.
+
+        Expected are those that an earlier forward filled; a warm-up precedes every capture.
+        """
+        for name in self._ever_filled:
+            if not self._buffers[name].every_step:
+                self._buffers[name].filled = False
+
+    def check_fills(self, rows: int) -> None:
+        """Refuse a captured region that left one of those buffers as it was.
+
+        Args:
+            rows: of the graph, for the message.
+
+        Raises:
+            StaticBufferError: naming the buffers.
+        """
+        known = {name: self._buffers[name] for name in sorted(self._ever_filled)}
+        skipped = [name for name, one in known.items() if not (one.every_step or one.filled)]
+        if skipped:
+            raise StaticBufferError(
+                f"the graph of {rows} tokens never fills static buffers {', '.join(skipped)}: "
+                "whatever continues from them would read the values of an earlier step. Fill them "
+                "in every forward, on every rank."
+            )
 
     def check_replay(self, captured: Snapshot, rows: int) -> None:
         """Refuse a replay that would not compute this step; after it, all must be filled anew.

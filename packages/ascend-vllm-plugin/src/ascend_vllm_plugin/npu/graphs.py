@@ -26,6 +26,9 @@ from vllm.forward_context import get_forward_context, is_forward_context_availab
 
 logger = logging.getLogger(__name__)
 
+# Of CANN's errors 207005 and 207008, as users reported them (vllm-ascend issues 9564 and 9691).
+_NO_STREAM_LEFT = ("tream resources are insufficient", "no stream resource", "New capture stream")
+
 
 class GraphInputError(RuntimeError):
     """A captured graph would read or leave behind something that the program does not mean."""
@@ -101,8 +104,16 @@ class ACLGraphWrapper(CUDAGraphWrapper):
         buffers = [(one, one.snapshot(rows)) for one in self._buffers]
         npu: Any = torch.npu  # type: ignore[attr-defined]
         graph = npu.NPUGraph()
-        with npu.graph(graph, pool=self.graph_pool):
-            output = self.runnable(*args, **kwargs)
+        for one in self._buffers:
+            one.expect_fills()
+        try:
+            with npu.graph(graph, pool=self.graph_pool):
+                output = self.runnable(*args, **kwargs)
+        except RuntimeError as error:
+            self._refuse_without_streams(error, rows)
+            raise
+        for one in self._buffers:
+            one.check_fills(rows)
         _forget_derived(get_forward_context().attn_metadata)
         _refuse_leftovers(graph, output, rows)
         self._captured[descriptor] = _Captured(graph, output, inputs, buffers)
@@ -110,6 +121,16 @@ class ACLGraphWrapper(CUDAGraphWrapper):
         # Nothing has run yet: the caller gets the values of this step like that of any other.
         graph.replay()
         return output
+
+    def _refuse_without_streams(self, error: RuntimeError, rows: int) -> None:
+        """Say what to change where the driver's error says that the device has no stream left."""
+        if any(sign in str(error) for sign in _NO_STREAM_LEFT):
+            raise InvalidInputError(
+                f"a graph of {rows} tokens beside {len(self._captured)} others",
+                "the device has no streams left to capture it with",
+                "List fewer cudagraph_capture_sizes in --compilation-config, close other programs "
+                "on the device, or start with --enforce-eager.",
+            ) from error
 
     def _check(
         self,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 STREAM_BUDGET = 1800
 SOURCE = (
-    "a device has 2048 streams, of which vllm-ascend's design notes on ACL graphs leave about 1800 "
-    "to captured graphs; not run on hardware"
+    "a device has 2048 streams, of which vllm-ascend gives graphs 1800 (its issue 8585); "
+    "not run on hardware"
 )
 STREAMS_OF_A_GRAPH = 3
 """The main stream, the indexer's, and the one beside the query's second projection."""

@@ -237,3 +237,26 @@ def test_a_graph_beyond_the_buffers_of_a_projection(rows: list[torch.Tensor]) ->
     with decoding(mode=CUDAGraphMode.NONE):
         assert wrapper(*rows).shape == (ROWS, 5)
     assert layer.capacity == ROWS - 1
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        "error code is 207008\n[Error]: Stream resources are insufficient.",
+        "New capture stream failed, stream_id=1987, event_id=[-1->70037]",
+    ],
+)
+def test_a_device_without_streams_left(
+    model: Model, wrapped: ACLGraphWrapper, x: torch.Tensor, reported: str
+) -> None:
+    """What CANN reports then, and what it reports otherwise."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError(reported)
+
+    model.fault = fail
+    with decoding(), pytest.raises(InvalidInputError, match="graph of 4 tokens beside 0 others"):
+        wrapped(x)
+    reported = "error code is 507035, aivec error"
+    with decoding(), pytest.raises(RuntimeError, match="507035"):
+        wrapped(x)

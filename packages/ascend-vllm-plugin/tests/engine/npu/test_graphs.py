@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from ascend_models_deepseek.testing import random_prompt
+from ascend_ops_core.static_buffers import StaticBufferError
 from ascend_ops_core.testing.simulated_npu import counters
 
 from ..harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
@@ -18,6 +19,13 @@ GRAPHS: dict[str, Any] = {
     "enforce_eager": False,
     "max_num_seqs": 8,
     "compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [2, 4]},
+}
+DRAFTING: dict[str, Any] = GRAPHS | {
+    "compilation_config": {
+        "cudagraph_mode": "FULL_DECODE_ONLY",
+        "cudagraph_capture_sizes": [3, 6, 12],
+    },
+    "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
 }
 # The third joins while others decode, the fourth lets the batch outgrow the largest graph's 4 rows.
 SHAPES = ((1, 40, 0), (127, 30, 0), (129, 24, 3), (5, 20, 6), (60, 12, 8), (250, 12, 12))
@@ -41,14 +49,24 @@ def test_replays_give_the_tokens_of_transformers(engine: Engine, checkpoints: Ch
 
 def test_drafts_are_verified_by_graphs(engines: EnginePool, checkpoints: Checkpoints) -> None:
     """With two drafts a decode step has three tokens of each request."""
-    speculation = {"method": "mtp", "num_speculative_tokens": 2}
-    sizes = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [3, 6, 12]}
-    engine = engines.get(
-        SPEC, **GRAPHS | {"compilation_config": sizes}, speculative_config=speculation
-    )
+    engine = engines.get(SPEC, **DRAFTING)
     assert engine.runner.model.captured_sizes == [3, 6, 12]
     requests = [Request(random_prompt(n, VOCAB, seed=n), count, at) for n, count, at in SHAPES]
     before = counters()
     results = engine.run(requests)
     assert (counters() - before).replays >= 10
     assert_all_match(checkpoints.oracle(SPEC), requests, results)
+
+
+def test_a_model_that_skips_the_draft_s_buffer_is_not_captured(
+    engines: EnginePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every rank fills it with its own whole streams; nothing is gathered that could be skipped."""
+    engine = engines.get(SPEC, **DRAFTING)
+    wrapper = engine.runner.model
+    monkeypatch.setattr(wrapper.static_buffers, "fill", lambda *_: None)
+    wrapper.clear_graphs()
+    engine.broken = True
+    with pytest.raises(StaticBufferError, match=r"graph of 12 tokens never fills .* mtp_hidden"):
+        engine.runner.capture_model()
+    assert wrapper.captured_sizes == []

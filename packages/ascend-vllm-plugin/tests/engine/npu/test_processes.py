@@ -124,6 +124,30 @@ def _check_memory(stored: dict[str, torch.Tensor], folder: Path) -> None:
         assert found["num_blocks"] == pytest.approx(blocks, rel=0.01)
 
 
+def test_replicas_of_which_one_has_nothing_to_do(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """Data parallelism: while one replica generates, the other joins every step without a token."""
+    name, count = "mixed", 6
+    prompts = {n: random_prompt(n, 512, seed=n) for n in (5, 1, 129, 40)}
+    waves = [[(prompts[5], 0)], [(prompts[1], 0), (prompts[129], 1), (prompts[40], 1)]]
+    settings = SETTINGS | {
+        "model": str(checkpoints.folder(name)),
+        "data_parallel_size": 2,
+        "max_num_batched_tokens": 100,
+        "enforce_eager": False,
+        "compilation_config": {"cudagraph_capture_sizes": [2]},
+    }
+    result = tmp_path / "result.json"
+    run(
+        HERE / "replicas.py",
+        {"settings": settings, "waves": waves, "count": count},
+        result,
+        ASCEND_SIMULATED_NPU="family=A3,devices=2,kernels=reference",
+    )
+    oracle = checkpoints.oracle(name)
+    expected = [[oracle.greedy(prompt, count).tokens for prompt, _ in wave] for wave in waves]
+    assert json.loads(result.read_text()) == expected
+
+
 def test_every_kernel_in_the_path_runs_in_the_interpreter(
     checkpoints: Checkpoints, tmp_path: Path
 ) -> None:
