@@ -71,6 +71,25 @@ def rotated_values(packed: torch.Tensor, width: int, rotary: int) -> torch.Tenso
     return packed[..., width - rotary : width + rotary].view(torch.bfloat16)
 
 
+def constants_of(width: int, rotary: int, lanes: int) -> dict[str, int]:
+    """Constants of kernels that read or write packed rows.
+
+    Args:
+        width: values of a row.
+        rotary: rotated values at its end.
+        lanes: values behind the quantised ones that are moved at once; 0 or more.
+    """
+    groups = groups_of(width, rotary)
+    return {
+        "QUANTISED": width - rotary,
+        "ROTARY": rotary,
+        "GROUPS": groups,
+        "LINES": max(next_power_of_two(groups), _FEWEST_LINES),
+        "LANES": next_power_of_two(lanes),
+        "GROUP": GROUP,
+    }
+
+
 def quantize_kv_rows(
     packed: torch.Tensor,
     rows: torch.Tensor,
@@ -81,7 +100,6 @@ def quantize_kv_rows(
     """See :func:`ascend_attention.ops.packed_rows.quantize_kv_rows`."""
     count, width = rows.shape
     rows = rows if rows.stride(1) == 1 else rows.contiguous()
-    groups = groups_of(width, rotary)
     arguments = {
         "rows_ptr": rows,
         "block_ptr": block.contiguous(),
@@ -93,12 +111,4 @@ def quantize_kv_rows(
         "row_bytes": packed.stride(1),
         "programs": count,
     }
-    constants = {
-        "QUANTISED": width - rotary,
-        "ROTARY": rotary,
-        "GROUPS": groups,
-        "LINES": max(next_power_of_two(groups), _FEWEST_LINES),
-        "LANES": next_power_of_two(max(rotary, 1)),
-        "GROUP": GROUP,
-    }
-    launch(_quantize_kv_kernel, count, arguments, constants)
+    launch(_quantize_kv_kernel, count, arguments, constants_of(width, rotary, lanes=rotary))
