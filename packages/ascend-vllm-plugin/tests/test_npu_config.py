@@ -27,9 +27,13 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         ({"device_famliy": "A3"}, r"'device_famliy'.*Did you mean device_family\?"),
         ({"operator": {}}, r"'operator'.*Did you mean operators\?"),
-        ({"enable_everything": True}, r"known are device_family, operators\. .*Remove it"),
+        (
+            {"enable_everything": True},
+            r"known are device_family, operators, cache_dtype\. .*Remove it",
+        ),
         ({"device_family": "A9"}, r"device_family='A9'.*known are A2, A3, A5, 310P"),
         ({"device_family": 3}, r"device_family=3.*valid string"),
+        ({"cache_dtype": "int8"}, r"cache_dtype='int8'.*'family' or 'model'"),
         ({"operators": {"rms_norm": 1}}, r"operators\.rms_norm=1.*valid string"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,7 @@ class Build:
         tensor_parallel: block outputs are partial sums over the tensor-parallel group.
         device: device family of the cache table.
         block_tokens: tokens per compressed block.
+        keep_dtype: caches keep the model's dtype, whatever the device family fixes.
     """
 
     spec: DeepseekV4Spec
@@ -41,6 +43,7 @@ class Build:
     tensor_parallel: bool
     device: str
     block_tokens: int
+    keep_dtype: bool = False
 
     @classmethod
     def of(
@@ -57,6 +60,7 @@ class Build:
             size > 1,
             cache_family(),
             vllm_config.cache_config.block_size,
+            keeps_dtype(vllm_config),
         )
 
 
@@ -65,6 +69,12 @@ def cache_family() -> str:
     from vllm.platforms import current_platform
 
     return current_facts().family if current_platform.device_type == "npu" else "cpu"
+
+
+def keeps_dtype(vllm_config: VllmConfig) -> bool:
+    """Whether ``additional_config`` asks for caches in the model's dtype."""
+    given = vllm_config.additional_config
+    return isinstance(given, Mapping) and given.get("cache_dtype") == "model"
 
 
 def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:

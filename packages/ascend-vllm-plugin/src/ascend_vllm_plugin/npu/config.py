@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ascend_ops_core.devices import FAMILIES, use_family
 from ascend_ops_core.errors import InvalidInputError
@@ -24,12 +24,16 @@ class AscendConfig(BaseModel):
             is used; by default that of the NPU that is found. Needed for a soc that is not known.
         operators: implementation by operator, for example ``{"rms_norm": "triton"}``: forces what
             ``ASCEND_OPS`` forces, and goes before it.
+        cache_dtype: ``"family"``, the default: caches hold rows as the device family keeps them,
+            indexer keys in eight bits with a scale each, and on A5 key-value rows in eight bits
+            too. ``"model"``: they keep the model's dtype, which takes more memory and rounds less.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     device_family: str | None = Field(default=None)
     operators: dict[str, str] = Field(default_factory=dict)
+    cache_dtype: Literal["family", "model"] = "family"
 
     @classmethod
     def of(cls, vllm_config: VllmConfig) -> AscendConfig:

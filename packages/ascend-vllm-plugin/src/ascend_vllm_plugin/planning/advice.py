@@ -94,11 +94,6 @@ def notes(plan: Plan) -> Iterator[str]:
             "ep: this version slices every expert over the cards of a replica, so sharing experts "
             "out is a plan for a later one."
         )
-    if plan.pool.scale_bytes:
-        yield (
-            f"scales of indexer keys: {plan.pool.scale_bytes} bytes for every block of "
-            f"{plan.pool.stride}; vLLM's pool does not count them, so they are reserved beside it."
-        )
     main = plan.pool.groups[0]
     if plan.pool.padding(main) > _MUCH_PADDING:
         empty = f"{100 * plan.pool.padding(main):.0f} %"

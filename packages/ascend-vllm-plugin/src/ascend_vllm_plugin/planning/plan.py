@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from ascend_attention.caches import CacheRole
+from ascend_attention.caches import CacheRole, RowScales
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
@@ -35,7 +35,9 @@ class CacheUse:
         block_tokens: tokens per block.
         rows: rows per block.
         width: values per row.
-        dtype: dtype of a value.
+        dtype: dtype of a value, where it is quantised.
+        scales: of a quantised row, or None.
+        row_bytes: bytes of a row with its scales.
         window: tokens that stay cached, or None for all.
         request_bytes: bytes of a generating request's blocks, all layers, without padding.
     """
@@ -47,6 +49,8 @@ class CacheUse:
     rows: int
     width: int
     dtype: torch.dtype
+    scales: RowScales | None
+    row_bytes: int
     window: int | None
     request_bytes: int
 
@@ -106,14 +110,9 @@ class Plan:
         return self.pool.num_blocks(self.cache_bytes)
 
     @property
-    def scale_bytes(self) -> int:
-        """Bytes that the scales of quantized indexer keys take beside the blocks."""
-        return self.num_blocks * self.pool.scale_bytes
-
-    @property
     def fits(self) -> bool:
         """Whether the engine starts and holds what was asked for."""
-        within = self.fixed_bytes + self.cache_bytes + self.scale_bytes <= self.budget
+        within = self.fixed_bytes + self.cache_bytes <= self.budget
         return within and self.pool.fits(self.cache_bytes, self.request.load, self.max_model_len)
 
     @property
@@ -136,9 +135,8 @@ class Plan:
         while low < high:
             length = (low + high + 1) // 2
             left = spare - per_token * length
-            memory = self.pool.memory_within(left) if given is None else given
-            within = memory + self.pool.num_blocks(memory) * self.pool.scale_bytes <= left
-            if within and self.pool.fits(memory, load, length):
+            memory = left if given is None else given
+            if memory <= left and self.pool.fits(memory, load, length):
                 low = length
             else:
                 high = length - 1
@@ -170,7 +168,12 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
     weight_format = weight_format_of(source.config, request.weight_format)
     dtype = dtype_of(source.config, request.dtype, weight_format)
     caches = caches_of(
-        spec, dtype=dtype, device=request.device, block_tokens=request.block_size, draft=draft
+        spec,
+        dtype=dtype,
+        device=request.device,
+        block_tokens=request.block_size,
+        draft=draft,
+        keep_dtype=request.cache_dtype == "model",
     )
     _check_kv_dtype(request, caches)
     layout, step = request.layout, request.step
@@ -192,11 +195,11 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         hccl=_hccl(request),
         needed_hccl=_needed_hccl(source, request, dtype),
         caches=tuple(_uses(caches, length, request.load)),
-        pool=pool_of(caches, device=request.device, draft=draft),
+        pool=pool_of(caches, draft=draft),
         cache_bytes=0,
     )
     given = request.kv_cache_memory_bytes
-    left = plan.pool.memory_within(plan.budget - plan.fixed_bytes)
+    left = max(plan.budget - plan.fixed_bytes, 0)
     return replace(plan, cache_bytes=left if given is None else given)
 
 
@@ -223,6 +226,8 @@ def _uses(caches: Sequence[LayerCache], length: int, load: Load) -> Iterator[Cac
             kind.rows_per_block,
             kind.width,
             kind.dtype,
+            kind.scales,
+            kind.row_bytes,
             kind.window,
             blocks * kind.block_bytes * layers,
         )
@@ -262,6 +267,7 @@ def _check_kv_dtype(request: PlanRequest, caches: Sequence[LayerCache]) -> None:
     if request.kv_dtype not in ("auto", kept):
         raise InvalidInputError(
             f"kv_dtype={request.kv_dtype!r}",
-            f"device {request.device} keeps key-value rows in {kept}",
+            f"device {request.device} keeps key-value rows in {kept} with "
+            f"cache_dtype={request.cache_dtype}",
             "Leave it at auto.",
         )

@@ -27,6 +27,8 @@ SETTINGS: dict[str, Any] = {
     "max_model_len": 256,
     "max_num_seqs": 4,
     "kv_cache_memory_bytes": 1 << 26,
+    # The float32 bars of these tests need it.
+    "additional_config": {"cache_dtype": "model"},
 }
 
 

@@ -47,5 +47,5 @@ def check_row(width: int, rotary: int) -> None:
         raise InvalidInputError(
             f"a packed row of {width} values, {rotary} of them rotated",
             "an even number, at least 2, is quantised and the rest stays in bfloat16",
-            "Keep the model's dtype in the caches.",
+            "Keep the model's dtype in the caches (additional_config cache_dtype=model).",
         )

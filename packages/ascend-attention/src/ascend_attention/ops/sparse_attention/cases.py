@@ -145,7 +145,7 @@ def _packed_padding(new: Inputs) -> tuple[Any, ...]:
 
 def _v4_packed(new: Inputs, tokens: int, heads: int, entries: int) -> tuple[Any, ...]:
     """The same layers on A5."""
-    sources: list[tuple[int, float | None]] = [(128, 0.9)] + ([(entries, 0.9)] if entries else [])
+    sources: list[tuple[int, float | None]] = [(count, 0.9) for count in (128, entries) if count]
     return _packed(new, tokens, heads, 512, 64, sources, BF16, blocks=64, rows=128)
 
 

@@ -12,7 +12,7 @@ from ascend_attention.caches import CacheRole
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
 from ascend_attention.ops.indexer import select_entries
-from ascend_attention.ops.paged_rows import locate_rows, write_rows
+from ascend_attention.ops.paged_rows import locate_rows
 from ascend_attention.ops.sparse_attention import RowSource, sparse_attention
 from ascend_attention.overlap import run
 from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
@@ -104,11 +104,12 @@ class AscendDSAImpl:
             made["entries"] = select_entries(
                 made["query"],
                 made["weights"],
-                keys.kv_cache,
+                keys.rows,
                 meta.block_table,
                 meta.layout,
                 indexer.ratio,
                 indexer.top_k,
+                key_scale=keys.scales,
                 most_entries=_most_entries(keys, meta),
             )
 
@@ -150,7 +151,7 @@ class AscendDSAImpl:
         window = self.caches[CacheRole.SLIDING_WINDOW]
         meta = _metadata(window)
         assert meta.read is not None
-        sources = [RowSource(window.kv_cache, meta.read, meta.read_valid)]
+        sources = [window.source(meta.read, meta.read_valid)]
         if entries is not None:
             sources.append(entries)
         return sparse_attention(step.query, sources, self.sinks, self.scale)
@@ -161,7 +162,7 @@ class AscendDSAImpl:
         cache = self.caches[CacheRole.COMPRESSED]
         meta = _metadata(cache)
         assert meta.visible is not None
-        return RowSource(cache.kv_cache, *meta.visible)
+        return cache.source(*meta.visible)
 
     def _chosen_entries(self, indexer: DeepseekV4Indexer, entry: torch.Tensor) -> RowSource:
         cache = self.caches[CacheRole.COMPRESSED]
@@ -174,7 +175,7 @@ class AscendDSAImpl:
             entry.clamp(min=0),
             cache.kind.rows_per_block,
         )
-        return RowSource(cache.kv_cache, index, None if full else entry >= 0)
+        return cache.source(index, None if full else entry >= 0)
 
 
 def _current_stream(device: torch.device) -> Any:
@@ -198,7 +199,7 @@ def _write_tokens(cache: PagedCacheLayer, meta: AscendDSAMetadata, rows: torch.T
     assert meta.write is not None
     if meta.token_rows is not None:
         rows = rows[meta.token_rows]
-    write_rows(cache.kv_cache, rows, meta.write)
+    cache.write(rows, meta.write)
 
 
 def _compress(
@@ -215,6 +216,6 @@ def _compress(
     assert entry_meta.write is not None
     if len(state_meta.closed):
         closed = compressor.finish_paged(
-            state.kv_cache, state_meta.read, state_meta.closed.entry, hidden.dtype
+            state.rows, state_meta.read, state_meta.closed.entry, hidden.dtype
         )
-        write_rows(entries.kv_cache, closed, entry_meta.write)
+        entries.write(closed, entry_meta.write)
