@@ -59,7 +59,7 @@ def test_roles_and_sizes_fit_together(ratio: int, device: str) -> None:
 
 @pytest.mark.parametrize(
     ("device", "expected"),
-    [("A2", [128, 128, 8, 32]), ("A3", [128, 128, 8, 32]), ("A5", [128, 128, 8, 16])],
+    [("A2", [256, 64, 4, 16]), ("A3", [256, 64, 4, 16]), ("A5", [256, 64, 4, 8])],
 )
 def test_block_sizes_of_the_npu_families(device: str, expected: list[int]) -> None:
     c4, c128 = caches(4, device=device), caches(128, device=device)
@@ -70,14 +70,14 @@ def test_block_sizes_of_the_npu_families(device: str, expected: list[int]) -> No
         c128[CacheRole.COMPRESSOR_STATE].block_tokens,
     ]
     assert got == expected
-    assert default_block_tokens(device) == 128
-    assert c4[CacheRole.INDEX_KEY].block_tokens == 128
-    assert c128[CacheRole.COMPRESSED].rows_per_block == 1
+    assert default_block_tokens(device) == 256
+    assert c4[CacheRole.INDEX_KEY].block_tokens == 256
+    assert c128[CacheRole.COMPRESSED].rows_per_block == 2
     assert not DEVICE_CACHES[device].run_here
 
 
 @pytest.mark.parametrize("device", ["A2", "A5"])
-@pytest.mark.parametrize("block", [128, 64, 32])
+@pytest.mark.parametrize("block", [256, 512, 128])
 def test_a_block_size_may_be_asked_for(device: str, block: int) -> None:
     assert caches(4, device=device, block_tokens=block)[CacheRole.COMPRESSED].block_tokens == block
     assert dict(describe(device))[block].compressed == block
@@ -116,10 +116,11 @@ def test_scales_by_family() -> None:
 @pytest.mark.parametrize(
     ("device", "block", "key_page", "entry_page", "window_page"),
     [
-        ("A2", 128, 32 * 130, 32 * 1024, 128 * 1024),
-        ("A2", 32, 8 * 130 + 16, 8 * 1024, 32 * 1024),
-        ("A5", 128, 32 * 132, 32 * 640, 128 * 640),
-        ("A5", 32, 8 * 132, 8 * 640, 32 * 640),
+        ("A2", 512, 16640, 131072, 131072),  # the pages of vllm-ascend
+        ("A2", 256, 8320, 65536, 65536),
+        ("A2", 128, 4160, 32768, 32768),
+        ("A5", 512, 128 * 132, 128 * 640, 128 * 640),
+        ("A5", 128, 32 * 132, 32 * 640, 32 * 640),
     ],
 )
 def test_pages_hold_scales_and_padding(
@@ -131,10 +132,15 @@ def test_pages_hold_scales_and_padding(
     assert kinds[CacheRole.SLIDING_WINDOW].block_bytes == window_page
 
 
+def test_a_page_is_padded_where_what_follows_would_not_be_aligned() -> None:
+    kind = caches(128, device="A2", block_tokens=128, head_dim=24)[CacheRole.COMPRESSED]
+    assert (kind.rows_per_block, kind.row_bytes, kind.block_bytes) == (1, 48, 64)
+
+
 @pytest.mark.parametrize("device", ["A2", "A5"])
 def test_keys_and_scales_are_views_of_one_page(device: str) -> None:
     """All keys of a block, then all its scales; nothing of the next block."""
-    kind = caches(4, device=device, block_tokens=32, index_head_dim=6)[CacheRole.INDEX_KEY]
+    kind = caches(4, device=device, block_tokens=128, index_head_dim=6)[CacheRole.INDEX_KEY]
     rows, size = kind.rows_per_block, kind.row_bytes
     slab = torch.zeros(3, kind.block_bytes + 32, dtype=torch.uint8)
     page = slab[:, 32 : 32 + rows * size].unflatten(1, (rows, size))
@@ -188,7 +194,7 @@ def test_an_unknown_device_is_refused() -> None:
         list(describe("npu"))
 
 
-@pytest.mark.parametrize(("device", "block"), [("cpu", 128), ("A2", 256), ("A5", 16)])
+@pytest.mark.parametrize(("device", "block"), [("cpu", 128), ("A2", 64), ("A5", 16)])
 def test_an_unknown_block_size_is_refused(device: str, block: int) -> None:
     with pytest.raises(
         InvalidInputError, match=rf"block_size={block}.*device {device}.*tokens a block.*unset"

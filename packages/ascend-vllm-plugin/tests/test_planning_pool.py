@@ -69,7 +69,7 @@ def test_a_million_tokens_of_flash_by_hand() -> None:
     pool = POOLS["flash", "A2"]
     main = pool.groups[0]
     blocks = main.blocks_at_most(2**20, 1)
-    assert blocks == 8192
+    assert blocks == 4096
     rows = 21 * 262144 * (512 * 2 + 128 + 2) + 20 * 8192 * 512 * 2
     assert blocks * main.bytes_used == rows
 
@@ -87,6 +87,17 @@ def test_prefixes() -> None:
         256 + 64,
     )
     assert (POOLS["flash", "A2"].prefix_unit, POOLS["flash", "A2"].smallest_shared_prefix) == (
-        128,
-        128 + 128,
+        256,
+        256 + 64,
     )
+
+
+@pytest.mark.parametrize("device", ["A2", "A5"])
+@pytest.mark.parametrize("block", [128, 256, 512])
+def test_groups_fill_the_blocks_of_an_npu(device: str, block: int) -> None:
+    """Compressed caches, of which a long context has most, leave nothing empty."""
+    spec = read_model(DATA / "deepseek_v4_flash.json").spec
+    caches = caches_of(spec, dtype=torch.bfloat16, device=device, block_tokens=block, draft=True)
+    pool = pool_of(caches, draft=True)
+    assert pool.padding(pool.groups[0]) < 0.01
+    assert pool.prefix_unit == block

@@ -75,15 +75,18 @@ class DeviceCaches:
 
 
 _UPSTREAM = "vLLM 0.27.1, vllm/models/deepseek_v4"
-_ASCEND = "vllm-ascend main 2026-08, models/layer/attention/layer.py"
+# vllm-ascend counts rows: its pages of 16640 and 131072 bytes hold 128 int8 keys and 128 bfloat16
+# rows. vLLM counts tokens, of which a c4 row stands for four, and gives all compressed caches of a
+# model one block size. Read so, every group of caches fills about the same part of a pool block.
+_ASCEND = "vllm-ascend main 2026-08, models/layer/attention/dsv4_block_sizes.py, c4 rows as tokens"
 
 DEVICE_CACHES: dict[str, DeviceCaches] = {
     "cpu": DeviceCaches({256: BlockSizes(256, 64, 4, 8, _UPSTREAM)}, None, None, None, True),
     "A2": DeviceCaches(
         {
-            128: BlockSizes(128, 128, 8, 32, _ASCEND),
-            64: BlockSizes(64, 64, 4, 16, _ASCEND),
-            32: BlockSizes(32, 32, 2, 8, _ASCEND),
+            256: BlockSizes(256, 64, 4, 16, _ASCEND),
+            512: BlockSizes(512, 128, 8, 32, _ASCEND),
+            128: BlockSizes(128, 32, 2, 8, _ASCEND),
         },
         torch.bfloat16,
         torch.int8,
@@ -92,9 +95,9 @@ DEVICE_CACHES: dict[str, DeviceCaches] = {
     ),
     "A5": DeviceCaches(
         {
-            128: BlockSizes(128, 128, 8, 16, _ASCEND),
-            64: BlockSizes(64, 64, 4, 8, _ASCEND),
-            32: BlockSizes(32, 32, 2, 4, _ASCEND),
+            256: BlockSizes(256, 64, 4, 8, _ASCEND),
+            512: BlockSizes(512, 128, 8, 16, _ASCEND),
+            128: BlockSizes(128, 32, 2, 4, _ASCEND),
         },
         torch.float8_e4m3fn,
         torch.float8_e4m3fn,

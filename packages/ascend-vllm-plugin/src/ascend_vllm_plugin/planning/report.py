@@ -208,7 +208,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _cache_table(plan: Plan) -> Table:
-    columns = ("", "ratio", "layers", "block", "a row is", "bytes", "kept", "one request")
+    columns = ("", "ratio", "layers", "block", "a row is", "kept", "one request")
     table = _table("Caches: sizes of blocks in tokens", *columns)
     for use in plan.caches:
         table.add_row(
@@ -217,7 +217,6 @@ def _cache_table(plan: Plan) -> Table:
             str(use.layers),
             str(use.block_tokens),
             _row(use),
-            str(use.row_bytes),
             "all" if use.window is None else f"{use.window} tokens",
             f"{use.request_bytes / 1024**2:.2f} MiB",
         )
