@@ -168,7 +168,8 @@ def test_a_page_without_scales_is_its_own_view() -> None:
 
 def test_rows_that_cannot_be_packed_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"63 values.*model's dtype"):
-        caches(4, device="A5", head_dim=63)[CacheRole.COMPRESSED].block_bytes  # noqa: B018
+        caches(4, device="A5", head_dim=63)
+    assert caches(4, device="A5", head_dim=63, rotary_dim=63, keep_dtype=True)
 
 
 def test_the_cpu_family_is_the_one_that_runs() -> None:

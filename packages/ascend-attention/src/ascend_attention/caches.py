@@ -14,7 +14,7 @@ from enum import StrEnum
 import torch
 from ascend_ops_core.errors import InvalidInputError
 
-from ascend_attention.ops.packed_rows import groups_of, packed_bytes
+from ascend_attention.ops.packed_rows import check_row, groups_of, packed_bytes
 
 PAGE_ALIGNMENT = 32
 """Pages are padded to a multiple of these bytes: the unit of an NPU's unified buffer."""
@@ -223,7 +223,8 @@ def layer_caches(
         Kinds by role, in the order in which vLLM should see them.
 
     Raises:
-        InvalidInputError: an unknown ratio, device or block size.
+        InvalidInputError: an unknown ratio, device or block size, or rows that the family packs and
+            that cannot be packed.
     """
     check_ratio(compress_ratio)
     family = _family(device)
@@ -283,6 +284,7 @@ def _key_value_rows(
         return dtype, None
     if family.kv_dtype.itemsize > 1:
         return family.kv_dtype, None
+    check_row(width, rotary_dim)
     return family.kv_dtype, RowScales(torch.uint8, groups_of(width, rotary_dim), rotary_dim)
 
 

@@ -35,6 +35,8 @@ SPEC = "mixed"
 MIB = 1024**2
 # Joining at different steps; the longer ones see more entries than the indexer keeps.
 SHAPES = [(1, 8, 0), (129, 4, 0), (17, 10, 1), (255, 4, 2), (128, 6, 3), (370, 8, 4)]
+# All bits set are NaN in every float, 8-bit ones included, and as the scale of a packed row.
+UNWRITTEN = 255
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 GRAPHS: dict[str, Any] = {
     "enforce_eager": False,
@@ -140,7 +142,10 @@ def test_a_ragged_batch_in_eight_bits(
     family_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Layouts, logits, exact selections, and the kernels that were chosen."""
+    """Layouts, logits, exact selections, the kernels that were chosen, and what they touch.
+
+    What is read without having been written spoils the logits: rows or their scales are NaN.
+    """
     engine = engine_of(engines, family_name)
     for name, cache in engine.caches.items():
         number, role = int(name.split(".")[2]), CacheRole(name.split(".")[-1])
@@ -160,8 +165,15 @@ def test_a_ragged_batch_in_eight_bits(
         assert cache.shape[1:].numel() * cache.element_size() <= kind.block_bytes
     selections = Selections(impl.select_entries)
     monkeypatch.setattr(impl, "select_entries", selections)
+    for cache in engine.caches.values():
+        cache.view(torch.uint8).fill_(UNWRITTEN)
     asked = requests()
-    assert_close_on_average(checkpoints, family_name, asked, engine.run(asked))
+    with engine.recording_blocks() as used:
+        results = engine.run(asked)
+    assert_close_on_average(checkpoints, family_name, asked, results)
+    for name, cache in engine.caches.items():
+        touched = (cache.view(torch.uint8).cpu() != UNWRITTEN).flatten(1).any(dim=1)
+        assert set(touched.nonzero().flatten().tolist()) <= used | {0}, name
     assert selections.decided > 500
     assert selections.close < 0.01 * selections.decided
     for name in CHOSEN[family_name]:

@@ -87,12 +87,16 @@ def test_two_ranks_with_drafts_and_graphs(checkpoints: Checkpoints, tmp_path: Pa
 def test_every_kernel_in_the_path_runs_in_the_interpreter(
     checkpoints: Checkpoints, tmp_path: Path
 ) -> None:
-    """Operators that chose a Triton kernel launched it, and the tokens are transformers'."""
+    """Operators that chose a Triton kernel launched it, and the tokens are transformers'.
+
+    Caches hold the family's rows, so that int8 keys are written.
+    """
     name, prompt, count = "mixed", random_prompt(9, 512, seed=9), 3
     settings = SETTINGS | {
         "model": str(checkpoints.folder(name)),
         "max_num_batched_tokens": 16,
         "max_num_seqs": 1,
+        "additional_config": {"cache_dtype": "family"},
     }
     result = tmp_path / "result.json"
     run(
@@ -108,6 +112,7 @@ def test_every_kernel_in_the_path_runs_in_the_interpreter(
     assert found["tokens"] == [expected.tokens]
     by_kernel = {op for op, chosen in found["chosen"].items() if "triton" in chosen}
     assert {
+        "ascend_attention::quantize_index_rows",
         "ascend_attention::sparse_attention",
         "ascend_attention::write_rows",
         "ascend_fused_moe::topk_routing",

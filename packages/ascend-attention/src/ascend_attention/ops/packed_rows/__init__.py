@@ -32,7 +32,15 @@ from ascend_attention.ops.packed_rows.layout import (
     packed_bytes,
 )
 
-__all__ = ["GROUP", "ROW_UNIT", "check_packed", "groups_of", "packed_bytes", "quantize_kv_rows"]
+__all__ = [
+    "GROUP",
+    "ROW_UNIT",
+    "check_packed",
+    "check_row",
+    "groups_of",
+    "packed_bytes",
+    "quantize_kv_rows",
+]
 
 
 def quantize_kv_rows(
