@@ -65,7 +65,12 @@ class Pair:
         self.ours.norm.data.copy_(self.oracle.kv_norm.weight.data)
         self.hidden = torch.randn(CONTEXT, HIDDEN).to(dtype)
         kinds = layer_caches(
-            ratio, head_dim=HEAD, index_head_dim=HEAD, sliding_window=16, dtype=dtype
+            ratio,
+            head_dim=HEAD,
+            rotary_dim=0,
+            index_head_dim=HEAD,
+            sliding_window=16,
+            dtype=dtype,
         )
         self.state, self.entries = kinds[CacheRole.COMPRESSOR_STATE], kinds[CacheRole.COMPRESSED]
 

@@ -162,7 +162,7 @@ def test_equals_transformers_attention_function() -> None:
     query, sinks = torch.randn(6, HEADS, WIDTH), torch.randn(HEADS)
     module = SimpleNamespace(num_key_value_groups=HEADS, sinks=sinks, training=False)
     assert one.valid is not None
-    rows, _ = one.rows(slice(None))
+    rows, _ = one.rows(slice(None), WIDTH)
     mask = torch.zeros(6, 1, 1, 7).masked_fill(~one.valid[:, None, None], float("-inf"))
     expected, _ = eager_attention_forward(
         module, query.unsqueeze(2), rows.unsqueeze(1), rows.unsqueeze(1), mask, 0.5

@@ -24,7 +24,12 @@ BATCHES = {
 
 def kinds(ratio: int) -> dict[CacheRole, CacheKind]:
     return layer_caches(
-        ratio, head_dim=6, index_head_dim=4, sliding_window=WINDOW, dtype=torch.float32
+        ratio,
+        head_dim=6,
+        rotary_dim=2,
+        index_head_dim=4,
+        sliding_window=WINDOW,
+        dtype=torch.float32,
     )
 
 

@@ -38,7 +38,7 @@ def test_what_fits_ends_with_0_and_says_how_far_it_goes() -> None:
         "compressed_cache",
         "index_state_cache",
         "estimated, not measured",
-        "A prefix is reused in units of 128 tokens",
+        "A prefix is reused in units of 256 tokens",
         "not run on hardware",
         "fits; the largest context is 1048576 tokens",
     ):
@@ -63,14 +63,15 @@ def test_captured_steps_are_listed_and_take_memory() -> None:
 
 
 def test_what_does_not_fit_ends_with_1_and_names_the_largest_context() -> None:
-    result = run("--model", FLASH, *A2, "--weight-format", "w8a8")
+    asked = ("--model", FLASH, *A2, "--weight-format", "w8a8", "--concurrency", "5")
+    result = run(*asked)
     assert result.exit_code == 1
-    report = as_json("--model", FLASH, *A2, "--weight-format", "w8a8")
+    report = as_json(*asked)
     longest = report["longest_context"]
     assert 0 < longest < 1048576
     assert f"the largest context that fits is {longest} tokens" in result.output
     assert f"Lower --max-model-len to {longest}" in report["refusal"]["remedy"]
-    shorter = run("--model", FLASH, *A2, "--weight-format", "w8a8", "--max-model-len", str(longest))
+    shorter = run(*asked, "--max-model-len", str(longest))
     assert shorter.exit_code == 0
 
 
@@ -86,7 +87,7 @@ def test_json_holds_the_whole_plan() -> None:
     assert pool["blocks_needed"] == sum(group["blocks_per_request"] for group in pool["groups"])
     assert report["fits"]
     assert report["refusal"] is None
-    assert report["prefix"] == {"unit": 128, "smallest_shared": 256}
+    assert report["prefix"] == {"unit": 256, "smallest_shared": 320}
 
 
 @pytest.mark.parametrize(

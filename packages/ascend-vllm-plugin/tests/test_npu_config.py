@@ -34,6 +34,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ({"o_proj_tensor_parallel_size": 0}, r"o_proj_tensor_parallel_size=0.*equal to 1"),
         ({"o_proj_tensor_parallel_size": "2"}, r"_size='2'.*valid integer"),
         ({"o_proj_tensor_parallel": 2}, r"Did you mean o_proj_tensor_parallel_size"),
+        ({"cache_dtype": "int8"}, r"cache_dtype='int8'.*'family' or 'model'"),
         ({"operators": {"rms_norm": 1}}, r"operators\.rms_norm=1.*valid string"),
     ],
 )

@@ -89,7 +89,7 @@ def test_our_worker_and_the_family_s_blocks() -> None:
     given = config()
     AscendNPUPlatform.check_and_update_config(given)
     assert given.parallel_config.worker_cls == "ascend_vllm_plugin.npu.worker.NPUWorker"
-    assert given.cache_config.block_size == 128
+    assert given.cache_config.block_size == 256
     assert given.scheduler_config.async_scheduling
     assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     given = config()
@@ -100,14 +100,14 @@ def test_our_worker_and_the_family_s_blocks() -> None:
     assert not given.scheduler_config.async_scheduling
 
 
-@pytest.mark.parametrize(("size", "taken"), [(128, True), (64, True), (256, False)])
+@pytest.mark.parametrize(("size", "taken"), [(128, True), (512, True), (64, False)])
 def test_block_sizes_that_the_family_has(size: int, taken: bool) -> None:
     given = config(block_size=size, user_specified_block_size=True)
     if taken:
         AscendNPUPlatform.check_and_update_config(given)
         assert given.cache_config.block_size == size
         return
-    with pytest.raises(InvalidInputError, match=r"block_size=256.*A3.*128 or 64 or 32"):
+    with pytest.raises(InvalidInputError, match=r"block_size=64.*A3.*256 or 512 or 128"):
         AscendNPUPlatform.check_and_update_config(given)
 
 

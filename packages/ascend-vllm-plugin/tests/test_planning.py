@@ -212,7 +212,7 @@ def test_weights_that_do_not_fit_are_said_to_be_too_large() -> None:
     refused = refusal(plan("pro", layout=Layout(8, 1, 8)))
     assert refused is not None
     assert refused.limit.startswith("no context fits: weights and estimates take")
-    assert refused.remedy == "Use 64 cards (--tp 16 --dp 4 --ep 64)."
+    assert refused.remedy == "Use 32 cards (--tp 16 --dp 2 --ep 32)."
 
 
 def test_nothing_helps_on_a_tiny_card() -> None:
@@ -235,10 +235,30 @@ def test_memory_of_a_device_is_asked_for_where_no_document_states_it() -> None:
         assert plan("flash", device, memory_bytes=64 * GIB).memory_bytes.how == "as given"
 
 
+@pytest.mark.parametrize("device", ["A2", "A5"])
+def test_caches_in_the_model_s_dtype_take_more(device: str) -> None:
+    """As the engine's switch does: the planner asks the same table."""
+    settings = {"memory_bytes": 64 * GIB, "layout": Layout(8, 1, 8), "max_model_len": 65536}
+    family = plan("flash", device, **settings)
+    model = plan("flash", device, cache_dtype="model", **settings)
+    assert all(use.scales is None for use in model.caches)
+    assert {use.role.value: use.row_bytes for use in model.caches if use.dtype == LOADED} == {
+        "swa_cache": 1024, "compressed_cache": 1024, "index_cache": 256
+    }  # fmt: skip
+    sizes = {use.role.value: use.row_bytes for use in family.caches if use.scales is not None}
+    packed = {"swa_cache": 640, "compressed_cache": 640, "index_cache": 132}
+    assert sizes == (packed if device == "A5" else {"index_cache": 130})
+    used = [sum(use.request_bytes for use in made.caches) for made in (family, model)]
+    assert used[0] < used[1]
+    # The caches share what is left, whatever a row takes.
+    assert family.cache_bytes == model.cache_bytes
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
         ({"kv_dtype": "float32"}, "keeps key-value rows in bfloat16"),
+        ({"cache_dtype": "int8"}, "cache_dtype='int8'.*family, model"),
         ({"layout": Layout(3)}, "must divide"),
         ({"max_model_len": MILLION + 1}, "max_position_embeddings"),
         ({"block_size": 48}, "block_size=48"),
@@ -326,10 +346,19 @@ def test_notes_say_what_is_not_so_yet() -> None:
         "not run on hardware",
         "unquantized checkpoints only",
         "takes no float8",
-        "padding",
     ):
         assert part in text
+    assert "padding" not in text
     assert "not run on hardware" not in "\n".join(notes(plan("flash", "cpu", memory_bytes=GIB)))
+
+
+def test_blocks_that_are_mostly_padding_are_named(tmp_path: Path) -> None:
+    """Layers of ratio 128 alone have two rows where the sliding window has 64."""
+    config = json.loads((DATA / "deepseek_v4_flash.json").read_text())
+    config["compress_ratios"] = [128] * config["num_hidden_layers"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    made = make_plan(read_model(tmp_path), PlanRequest("A2", Layout(8, 1, 8)))
+    assert any(note.startswith("97 % of the blocks of compressed") for note in notes(made))
 
 
 def test_hccl_buffer_that_is_too_small_is_named() -> None:

@@ -14,6 +14,11 @@ from enum import StrEnum
 import torch
 from ascend_ops_core.errors import InvalidInputError
 
+from ascend_attention.ops.packed_rows import check_row, groups_of, packed_bytes
+
+PAGE_ALIGNMENT = 32
+"""Pages are padded to a multiple of these bytes: the unit of an NPU's unified buffer."""
+
 SUPPORTED_RATIOS = (0, 4, 128)
 """Compress ratios that DeepSeek-V4 defines: sliding window only, c4, c128."""
 
@@ -54,7 +59,8 @@ class DeviceCaches:
     Attributes:
         block_sizes: by the size of a compressed block that the user may ask for; the first
             entry is the default.
-        kv_dtype: dtype of key-value rows, or None for the model's own.
+        kv_dtype: dtype of key-value rows, or None for the model's own. Rows of float8_e4m3fn are
+            packed: see :mod:`ascend_attention.ops.packed_rows`.
         index_dtype: dtype of indexer keys, or None for the model's own.
         index_scale_dtype: dtype of one scale per indexer key, or None for unscaled keys.
         run_here: whether the project runs this family's layout (the others are not run on
@@ -69,15 +75,18 @@ class DeviceCaches:
 
 
 _UPSTREAM = "vLLM 0.27.1, vllm/models/deepseek_v4"
-_ASCEND = "vllm-ascend main 2026-08, models/layer/attention/layer.py"
+# vllm-ascend counts rows: its pages of 16640 and 131072 bytes hold 128 int8 keys and 128 bfloat16
+# rows. vLLM counts tokens, of which a c4 row stands for four, and gives all compressed caches of a
+# model one block size. Read so, every group of caches fills about the same part of a pool block.
+_ASCEND = "vllm-ascend main 2026-08, models/layer/attention/dsv4_block_sizes.py, c4 rows as tokens"
 
 DEVICE_CACHES: dict[str, DeviceCaches] = {
     "cpu": DeviceCaches({256: BlockSizes(256, 64, 4, 8, _UPSTREAM)}, None, None, None, True),
     "A2": DeviceCaches(
         {
-            128: BlockSizes(128, 128, 8, 32, _ASCEND),
-            64: BlockSizes(64, 64, 4, 16, _ASCEND),
-            32: BlockSizes(32, 32, 2, 8, _ASCEND),
+            256: BlockSizes(256, 64, 4, 16, _ASCEND),
+            512: BlockSizes(512, 128, 8, 32, _ASCEND),
+            128: BlockSizes(128, 32, 2, 8, _ASCEND),
         },
         torch.bfloat16,
         torch.int8,
@@ -86,9 +95,9 @@ DEVICE_CACHES: dict[str, DeviceCaches] = {
     ),
     "A5": DeviceCaches(
         {
-            128: BlockSizes(128, 128, 8, 16, _ASCEND),
-            64: BlockSizes(64, 64, 4, 8, _ASCEND),
-            32: BlockSizes(32, 32, 2, 4, _ASCEND),
+            256: BlockSizes(256, 64, 4, 8, _ASCEND),
+            512: BlockSizes(512, 128, 8, 16, _ASCEND),
+            128: BlockSizes(128, 32, 2, 4, _ASCEND),
         },
         torch.float8_e4m3fn,
         torch.float8_e4m3fn,
@@ -97,6 +106,22 @@ DEVICE_CACHES: dict[str, DeviceCaches] = {
     ),
 }
 DEVICE_CACHES["A3"] = DEVICE_CACHES["A2"]
+
+
+@dataclass(frozen=True)
+class RowScales:
+    """Scales of a quantised row.
+
+    Attributes:
+        dtype: dtype of a scale; uint8 holds exponents of powers of two.
+        count: scales of a row.
+        rotary: None where the scales of a block follow the values of all its rows. Otherwise every
+            row is packed with its own scales, and this many values at its end stay in bfloat16.
+    """
+
+    dtype: torch.dtype
+    count: int
+    rotary: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,8 +134,9 @@ class CacheKind:
         compress_ratio: ratio of the layer that the cache serves (0, 4 or 128).
         block_tokens: tokens per block.
         width: values per row.
-        dtype: dtype of a row.
+        dtype: dtype of a row's values; of the quantised ones where a row is packed.
         window: tokens that must stay cached behind the current one, or None for all.
+        scales: of a quantised row, or None.
     """
 
     role: CacheRole
@@ -120,6 +146,7 @@ class CacheKind:
     width: int
     dtype: torch.dtype
     window: int | None
+    scales: RowScales | None = None
 
     @property
     def rows_per_block(self) -> int:
@@ -127,9 +154,38 @@ class CacheKind:
         return self.block_tokens // self.ratio
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes that a row takes of its block, its scales included."""
+        values = self.width * self.dtype.itemsize
+        if self.scales is None:
+            return values
+        if self.scales.rotary is not None:
+            return packed_bytes(self.width, self.scales.rotary)
+        return values + self.scales.count * self.scales.dtype.itemsize
+
+    @property
     def block_bytes(self) -> int:
-        """Bytes of one block."""
-        return self.rows_per_block * self.width * self.dtype.itemsize
+        """Bytes of one block, padded so that whatever follows it is aligned."""
+        return -(-self.rows_per_block * self.row_bytes // PAGE_ALIGNMENT) * PAGE_ALIGNMENT
+
+    def views(self, page: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Rows and scales in the memory of this cache.
+
+        Args:
+            page: ``[B, P, row_bytes]`` uint8 for a quantised cache, rows side by side and a stride
+                of blocks that is a multiple of 4; ``[B, P, width]`` for another.
+
+        Returns:
+            ``[B, P, width]`` rows in their dtype and ``[B, P]`` scales of quantised indexer keys;
+            otherwise the page itself and None, also where rows are packed.
+        """
+        scales = self.scales
+        if scales is None or scales.rotary is not None:
+            return page, None
+        flat = page.flatten(1)
+        end = page.shape[1] * self.width * self.dtype.itemsize
+        rows = flat[:, :end].view(self.dtype).unflatten(1, (page.shape[1], self.width))
+        return rows, flat[:, end:].view(scales.dtype)
 
 
 def overlap_of(ratio: int) -> int:
@@ -141,6 +197,7 @@ def layer_caches(
     compress_ratio: int,
     *,
     head_dim: int,
+    rotary_dim: int,
     index_head_dim: int,
     sliding_window: int,
     dtype: torch.dtype,
@@ -153,6 +210,8 @@ def layer_caches(
     Args:
         compress_ratio: 0 (sliding window only), 4 or 128.
         head_dim: width of the shared key-value head.
+        rotary_dim: values at the end of a key-value row that are rotated, which packed rows keep in
+            bfloat16.
         index_head_dim: width of an indexer key; used by ratio 4.
         sliding_window: tokens of raw context.
         dtype: the model's dtype, used where the device family does not fix one.
@@ -164,13 +223,13 @@ def layer_caches(
         Kinds by role, in the order in which vLLM should see them.
 
     Raises:
-        InvalidInputError: an unknown ratio, device or block size.
+        InvalidInputError: an unknown ratio, device or block size, or rows that the family packs and
+            that cannot be packed.
     """
     check_ratio(compress_ratio)
     family = _family(device)
     sizes = _sizes(family, device, block_tokens)
-    kv_dtype = dtype if keep_dtype else family.kv_dtype or dtype
-    index_dtype = dtype if keep_dtype else family.index_dtype or dtype
+    kv_dtype, kv_scales = _key_value_rows(family, dtype, head_dim, rotary_dim, keep_dtype)
     caches = {
         CacheRole.SLIDING_WINDOW: CacheKind(
             CacheRole.SLIDING_WINDOW,
@@ -180,6 +239,7 @@ def layer_caches(
             head_dim,
             kv_dtype,
             sliding_window,
+            kv_scales,
         )
     }
     if compress_ratio == 0:
@@ -191,14 +251,18 @@ def layer_caches(
     overlap = overlap_of(compress_ratio)
     for role, width in widths.items():
         is_key = role is CacheRole.INDEX_KEY
+        row_dtype, scales = kv_dtype, kv_scales
+        if is_key:
+            row_dtype, scales = _index_rows(family, dtype, keep_dtype)
         caches[role] = CacheKind(
             role,
             compress_ratio,
             compress_ratio,
             sizes.compressed,
             width,
-            index_dtype if is_key else kv_dtype,
+            row_dtype,
             None,
+            scales,
         )
         state = CacheRole.INDEX_STATE if is_key else CacheRole.COMPRESSOR_STATE
         caches[state] = CacheKind(
@@ -211,6 +275,27 @@ def layer_caches(
             overlap * compress_ratio,
         )
     return caches
+
+
+def _key_value_rows(
+    family: DeviceCaches, dtype: torch.dtype, width: int, rotary_dim: int, keep_dtype: bool
+) -> tuple[torch.dtype, RowScales | None]:
+    if keep_dtype or family.kv_dtype is None:
+        return dtype, None
+    if family.kv_dtype.itemsize > 1:
+        return family.kv_dtype, None
+    check_row(width, rotary_dim)
+    return family.kv_dtype, RowScales(torch.uint8, groups_of(width, rotary_dim), rotary_dim)
+
+
+def _index_rows(
+    family: DeviceCaches, dtype: torch.dtype, keep_dtype: bool
+) -> tuple[torch.dtype, RowScales | None]:
+    if keep_dtype or family.index_dtype is None:
+        return dtype, None
+    if family.index_scale_dtype is None:
+        return family.index_dtype, None
+    return family.index_dtype, RowScales(family.index_scale_dtype, 1)
 
 
 def default_block_tokens(device: str) -> int:

@@ -267,15 +267,26 @@ def assert_all_match(oracle: Oracle, requests: Sequence[Request], results: list[
 
 
 class EnginePool:
-    """Keeps the one engine that is alive, and replaces it when another kind is asked for."""
+    """Keeps the one engine that is alive, and replaces it when another kind is asked for.
 
-    def __init__(self, checkpoints: Checkpoints) -> None:
+    Args:
+        checkpoints: what the engines serve.
+        additional_config: of every engine; what an engine is given itself goes before it.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints, additional_config: dict[str, Any] | None = None
+    ) -> None:
         self.checkpoints = checkpoints
+        self.additional_config = additional_config or {}
         self.key: str | None = None
         self.engine: Engine | None = None
 
     def get(self, name: str, dtype: torch.dtype = torch.float32, **settings: Any) -> Engine:
         """Return a running engine for a named spec with these settings."""
+        if self.additional_config:
+            given = settings.get("additional_config", {})
+            settings["additional_config"] = self.additional_config | given
         key = repr((name, dtype, sorted(settings.items())))
         if key != self.key or self.engine is None or self.engine.broken:
             self.close()

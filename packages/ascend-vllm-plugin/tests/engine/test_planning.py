@@ -84,7 +84,7 @@ def planned(
     name: str, device: str, dtype: torch.dtype, draft: bool
 ) -> tuple[list[LayerCache], BlockPool]:
     caches = caches_of(model(name), dtype=dtype, device=device, draft=draft)
-    return caches, pool_of(caches, device=device, draft=draft)
+    return caches, pool_of(caches, draft=draft)
 
 
 @pytest.mark.parametrize(

@@ -19,21 +19,28 @@ _MODEL_VERSION = "deepseek_v4"
 
 
 def cache_spec(kind: CacheKind) -> KVCacheSpec:
-    """vLLM's spec of one cache."""
+    """vLLM's spec of one cache; a quantised row is as many uint8 as it and its scales take."""
+    width, dtype = kind.width, kind.dtype
+    if kind.scales is not None:
+        width, dtype = kind.row_bytes, torch.uint8
+    used = kind.rows_per_block * kind.row_bytes
+    padded = kind.block_bytes if kind.block_bytes > used else None
     if kind.window is not None:
         return SlidingWindowMLASpec(
             block_size=kind.block_tokens,
             num_kv_heads=1,
-            head_size=kind.width,
-            dtype=kind.dtype,
+            head_size=width,
+            dtype=dtype,
+            page_size_padded=padded,
             sliding_window=kind.window,
             model_version=_MODEL_VERSION if kind.role is CacheRole.SLIDING_WINDOW else None,
         )
     return MLAAttentionSpec(
         block_size=kind.block_tokens,
         num_kv_heads=1,
-        head_size=kind.width,
-        dtype=kind.dtype,
+        head_size=width,
+        dtype=dtype,
+        page_size_padded=padded,
         compress_ratio=kind.ratio,
         model_version=_MODEL_VERSION if kind.role is CacheRole.COMPRESSED else None,
     )

@@ -61,16 +61,16 @@ class DeepseekV4Attention(nn.Module):
                 build.rotary.compress,
                 dtype,
             )
-        # The 8-bit rows of a device family need kernels that quantise while they write.
         shape = DSAShape(
             ratio,
             shard.num_heads,
             width,
+            spec.rope_head_dim,
             spec.sliding_window,
             spec.index_head_dim,
             build.device,
             build.block_tokens,
-            keep_dtype=True,
+            build.keep_dtype,
         )
         self.dsa = DSAAttention(shape, self.attn_sink, self.compressor, self.indexer, dtype, prefix)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,7 @@ class Build:
         device: device family of the cache table.
         block_tokens: tokens per compressed block.
         projection: what the output projections are built from.
+        keep_dtype: caches keep the model's dtype, whatever the device family fixes.
     """
 
     spec: DeepseekV4Spec
@@ -45,6 +47,7 @@ class Build:
     device: str
     block_tokens: int
     projection: ProjectionBuild
+    keep_dtype: bool = False
 
     @classmethod
     def of(
@@ -76,6 +79,7 @@ class Build:
             family,
             vllm_config.cache_config.block_size,
             projection,
+            keeps_dtype(vllm_config),
         )
 
 
@@ -84,6 +88,12 @@ def cache_family() -> str:
     from vllm.platforms import current_platform
 
     return current_facts().family if current_platform.device_type == "npu" else "cpu"
+
+
+def keeps_dtype(vllm_config: VllmConfig) -> bool:
+    """Whether ``additional_config`` asks for caches in the model's dtype."""
+    given = vllm_config.additional_config
+    return isinstance(given, Mapping) and given.get("cache_dtype") == "model"
 
 
 def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:

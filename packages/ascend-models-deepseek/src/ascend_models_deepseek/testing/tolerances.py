@@ -29,3 +29,11 @@ two of a layer's products have it; measured is 3.1.
 
 SMALLEST_SELECTION_GAP = 1e-6
 """Least distance between kept and dropped top-k scores in a sequence that is held to the bars."""
+
+MEAN_LOGITS_OF_FAMILY_ROWS = {"A3": 4e-3, "A5": 3e-2}
+"""Mean |logit - float32 oracle| of a float32 engine whose caches hold a device family's rows.
+
+On A3 (and A2) bfloat16 key-value rows and int8 indexer keys, on A5 float8_e4m3fn for both; a
+selection can flip, so that single logits have no useful bound. Measured over 40 tokens of the tiny
+checkpoints: 1.3e-3 and 1.0e-2, and 2.3e-3 with drafts on A3.
+"""

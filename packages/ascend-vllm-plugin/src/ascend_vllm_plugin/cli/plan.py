@@ -66,6 +66,13 @@ def plan(
     dtype: Annotated[
         str, typer.Option(help="auto, bfloat16, float16 or float32: the model's dtype.")
     ] = "auto",
+    cache_dtype: Annotated[
+        str,
+        typer.Option(
+            help="family: rows as the device keeps them (8-bit indexer keys, on A5 8-bit rows), or "
+            "model: all in the model's dtype. The engine has the same switch in additional_config."
+        ),
+    ] = "family",
     kv_dtype: Annotated[
         str,
         typer.Option(
@@ -154,6 +161,7 @@ def plan(
             max_model_len=max_model_len,
             concurrency=concurrency,
             dtype=dtype,
+            cache_dtype=cache_dtype,
             kv_dtype=kv_dtype,
             weight_format=weight_format,
             block_size=block_size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ascend_attention.layers.output_projection import VARIANTS
 from ascend_ops_core.devices import FAMILIES, use_family
@@ -30,6 +30,9 @@ class AscendConfig(BaseModel):
             :data:`ascend_attention.layers.output_projection.VARIANTS`.
         o_proj_tensor_parallel_size: data-parallel replicas that share an output projection by
             exchanging their tokens (``otp``); 1 for none.
+        cache_dtype: ``"family"``, the default: caches hold rows as the device family keeps them,
+            indexer keys in eight bits with a scale each, and on A5 key-value rows in eight bits
+            too. ``"model"``: they keep the model's dtype, which takes more memory and rounds less.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -38,6 +41,7 @@ class AscendConfig(BaseModel):
     operators: dict[str, str] = Field(default_factory=dict)
     o_proj: str = Field(default="auto")
     o_proj_tensor_parallel_size: int = Field(default=1, ge=1, strict=True)
+    cache_dtype: Literal["family", "model"] = "family"
 
     @classmethod
     def of(cls, vllm_config: VllmConfig) -> AscendConfig:

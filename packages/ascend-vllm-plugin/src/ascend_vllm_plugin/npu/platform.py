@@ -210,9 +210,17 @@ def _check_compressed(vllm_config: VllmConfig) -> None:
         )
     check_deepseek(vllm_config)
     set_block_size(vllm_config, family)
-    logger.info(
-        "caches keep the model's dtype: the 8-bit rows of %s come with their kernels", family
-    )
+    if AscendConfig.of(vllm_config).cache_dtype == "model":
+        logger.info("caches keep the model's dtype")
+    else:
+        rows = DEVICE_CACHES[family]
+        logger.info(
+            "caches hold key-value rows in %s and indexer keys in %s, as %s keeps them; "
+            "additional_config cache_dtype=model keeps the model's dtype",
+            rows.kv_dtype,
+            rows.index_dtype,
+            family,
+        )
 
 
 def _npu() -> Any:

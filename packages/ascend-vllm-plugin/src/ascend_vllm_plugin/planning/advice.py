@@ -9,7 +9,7 @@ import torch
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
-from ascend_vllm_plugin.planning.plan import MODEL_DTYPE, Plan, gib, make_plan
+from ascend_vllm_plugin.planning.plan import Plan, gib, make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.weights import Layout, WeightFormat
 
@@ -93,16 +93,6 @@ def notes(plan: Plan) -> Iterator[str]:
         yield (
             "ep: this version slices every expert over the cards of a replica, so sharing experts "
             "out is a plan for a later one."
-        )
-    if plan.pool.scale_bytes:
-        yield (
-            f"scales of indexer keys: {plan.pool.scale_bytes} bytes for every block of "
-            f"{plan.pool.stride}; vLLM's pool does not count them, so they are reserved beside it."
-        )
-    if request.device != "cpu" and request.kv_dtype != MODEL_DTYPE:
-        yield (
-            "caches are planned in the dtypes of the family; an engine whose log says that it "
-            "keeps the model's is planned with --kv-dtype model."
         )
     if request.captures.dropped:
         yield f"graphs: {request.captures.reason}."

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from ascend_attention.caches import DEVICE_CACHES, CacheKind, CacheRole, layer_caches
+from ascend_attention.caches import CacheKind, layer_caches
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 
 
@@ -97,22 +97,15 @@ class BlockPool:
         stride: bytes of a block.
         admission_bytes: bytes by which vLLM multiplies a request's blocks when it checks at start
             that one request fits; at least ``stride``.
-        scale_bytes: bytes that scales of quantized indexer keys take beside a block.
     """
 
     groups: tuple[CacheGroup, ...]
     stride: int
     admission_bytes: int
-    scale_bytes: int
 
     def num_blocks(self, memory: int) -> int:
         """Blocks that vLLM makes of ``memory`` bytes."""
         return memory // self.stride
-
-    def memory_within(self, total: int) -> int:
-        """Bytes for the pool when blocks and their scales share ``total`` bytes."""
-        blocks, rest = divmod(max(total, 0), self.stride + self.scale_bytes)
-        return blocks * self.stride + min(rest, self.stride - 1)
 
     def padding(self, group: CacheGroup) -> float:
         """Share of a block that ``group`` leaves empty."""
@@ -185,6 +178,7 @@ def caches_of(
         for kind in layer_caches(
             spec.compress_ratio(layer),
             head_dim=spec.head_dim,
+            rotary_dim=spec.rope_head_dim,
             index_head_dim=spec.index_head_dim,
             sliding_window=spec.sliding_window,
             dtype=dtype,
@@ -195,12 +189,11 @@ def caches_of(
     ]
 
 
-def pool_of(caches: Sequence[LayerCache], *, device: str, draft: bool = False) -> BlockPool:
+def pool_of(caches: Sequence[LayerCache], *, draft: bool = False) -> BlockPool:
     """The pool in which vLLM keeps ``caches``.
 
     Args:
         caches: of all layers, in the order of :func:`caches_of`.
-        device: the device family, which says whether indexer keys have scales.
         draft: the last cache is that of a draft.
     """
     compressed = [cache for cache in caches if cache.kind.window is None]
@@ -210,11 +203,10 @@ def pool_of(caches: Sequence[LayerCache], *, device: str, draft: bool = False) -
             key = cache.kind.block_tokens, cache.kind.window
             windowed.setdefault(key, []).append(cache)
     last = caches[-1] if draft else None
-    scales = _scale_bytes(compressed, device)
     if not compressed:
         # Layers that are all alike make one group, whatever their number.
         group = _group(caches, last)
-        return BlockPool((group,), group.bytes_used, group.bytes_used, scales)
+        return BlockPool((group,), group.bytes_used, group.bytes_used)
     main = _group(compressed, last)
     size = _tuples_per_group([main.tuples, *(_tuples(members) for members in windowed.values())])
     groups = [main]
@@ -225,7 +217,6 @@ def pool_of(caches: Sequence[LayerCache], *, device: str, draft: bool = False) -
         tuple(groups),
         max(group.bytes_used for group in groups),
         sum(pages) * max(group.tuples for group in groups),
-        scales,
     )
 
 
@@ -256,17 +247,6 @@ def _split(caches: Sequence[LayerCache], size: int) -> list[list[LayerCache]]:
     rows = list(zip(*by_page.values(), strict=True))
     parts = _ceil(len(rows), size)
     return [[cache for row in rows[i::parts] for cache in row] for i in range(parts)]
-
-
-def _scale_bytes(compressed: Sequence[LayerCache], device: str) -> int:
-    dtype = DEVICE_CACHES[device].index_scale_dtype
-    if dtype is None:
-        return 0
-    scaled = DEVICE_CACHES[device].index_dtype
-    keys = [
-        c.kind for c in compressed if c.kind.role is CacheRole.INDEX_KEY and c.kind.dtype is scaled
-    ]
-    return sum(kind.rows_per_block * dtype.itemsize for kind in keys)
 
 
 def _ceil(value: int, unit: int) -> int:

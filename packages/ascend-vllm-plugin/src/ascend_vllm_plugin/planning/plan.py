@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from ascend_attention.caches import CacheRole
+from ascend_attention.caches import CacheRole, RowScales
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
@@ -23,7 +23,6 @@ from ascend_vllm_plugin.planning.weights import (
     weights_by_part,
 )
 
-MODEL_DTYPE = "model"
 _GIB = 1024**3
 
 
@@ -38,7 +37,9 @@ class CacheUse:
         block_tokens: tokens per block.
         rows: rows per block.
         width: values per row.
-        dtype: dtype of a value.
+        dtype: dtype of a value, where it is quantised.
+        scales: of a quantised row, or None.
+        row_bytes: bytes of a row with its scales.
         window: tokens that stay cached, or None for all.
         request_bytes: bytes of a generating request's blocks, all layers, without padding.
     """
@@ -50,6 +51,8 @@ class CacheUse:
     rows: int
     width: int
     dtype: torch.dtype
+    scales: RowScales | None
+    row_bytes: int
     window: int | None
     request_bytes: int
 
@@ -120,14 +123,9 @@ class Plan:
         return self.pool.num_blocks(self.cache_bytes)
 
     @property
-    def scale_bytes(self) -> int:
-        """Bytes that the scales of quantized indexer keys take beside the blocks."""
-        return self.num_blocks * self.pool.scale_bytes
-
-    @property
     def fits(self) -> bool:
         """Whether the engine starts and holds what was asked for."""
-        within = self.fixed_bytes + self.cache_bytes + self.scale_bytes <= self.budget
+        within = self.fixed_bytes + self.cache_bytes <= self.budget
         return within and self.pool.fits(self.cache_bytes, self.request.load, self.max_model_len)
 
     @property
@@ -150,9 +148,8 @@ class Plan:
         while low < high:
             length = (low + high + 1) // 2
             left = spare - per_token * length
-            memory = self.pool.memory_within(left) if given is None else given
-            within = memory + self.pool.num_blocks(memory) * self.pool.scale_bytes <= left
-            if within and self.pool.fits(memory, load, length):
+            memory = left if given is None else given
+            if memory <= left and self.pool.fits(memory, load, length):
                 low = length
             else:
                 high = length - 1
@@ -198,12 +195,12 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         device=request.device,
         block_tokens=request.block_size,
         draft=draft,
-        keep_dtype=request.kv_dtype == MODEL_DTYPE,
+        keep_dtype=request.cache_dtype == "model",
     )
     _check_kv_dtype(request, caches)
     layout, step = request.layout, request.step
     shape = Shape(spec, layout, dtype.itemsize, draft)
-    pool = pool_of(caches, device=request.device, draft=draft)
+    pool = pool_of(caches, draft=draft)
     plan = Plan(
         source=source,
         request=request,
@@ -227,7 +224,7 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         cache_bytes=0,
     )
     given = request.kv_cache_memory_bytes
-    left = plan.pool.memory_within(plan.budget - plan.fixed_bytes)
+    left = max(plan.budget - plan.fixed_bytes, 0)
     return replace(plan, cache_bytes=left if given is None else given)
 
 
@@ -254,6 +251,8 @@ def _uses(caches: Sequence[LayerCache], length: int, load: Load) -> Iterator[Cac
             kind.rows_per_block,
             kind.width,
             kind.dtype,
+            kind.scales,
+            kind.row_bytes,
             kind.window,
             blocks * kind.block_bytes * layers,
         )
@@ -290,9 +289,10 @@ def _needed_hccl(source: ModelSource, request: PlanRequest, dtype: torch.dtype) 
 
 def _check_kv_dtype(request: PlanRequest, caches: Sequence[LayerCache]) -> None:
     kept = str(caches[0].kind.dtype).removeprefix("torch.")
-    if request.kv_dtype not in ("auto", MODEL_DTYPE, kept):
+    if request.kv_dtype not in ("auto", kept):
         raise InvalidInputError(
             f"kv_dtype={request.kv_dtype!r}",
-            f"device {request.device} keeps key-value rows in {kept}",
-            "Leave it at auto, or use model for the model's dtype.",
+            f"device {request.device} keeps key-value rows in {kept} with "
+            f"cache_dtype={request.cache_dtype}",
+            "Leave it at auto.",
         )

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ascend_vllm_plugin.planning.advice import notes, refusal
-from ascend_vllm_plugin.planning.plan import Plan, gib
+from ascend_vllm_plugin.planning.plan import CacheUse, Plan, gib
 from ascend_vllm_plugin.planning.weights import parameters
 
 COMPUTED = "computed"
@@ -52,8 +52,7 @@ def _segments(plan: Plan) -> Iterator[Segment]:
     yield Segment("HCCL buffers", plan.hccl.bytes, "estimate", plan.hccl.how)
     how = f"{COMPUTED} as vLLM 0.27.1 allocates them"
     yield Segment("caches", plan.cache_bytes, "caches", how)
-    yield Segment("scales of indexer keys", plan.scale_bytes, "caches", COMPUTED)
-    free = plan.budget - plan.fixed_bytes - plan.cache_bytes - plan.scale_bytes
+    free = plan.budget - plan.fixed_bytes - plan.cache_bytes
     yield Segment("free", free, "free", "left over within gpu_memory_utilization")
     outside = plan.memory_bytes.bytes - plan.budget
     for name, part in (
@@ -112,6 +111,14 @@ def as_json(plan: Plan) -> dict[str, Any]:
                 "rows_per_block": use.rows,
                 "width": use.width,
                 "dtype": _short(use.dtype),
+                "scales": None
+                if use.scales is None
+                else {
+                    "dtype": _short(use.scales.dtype),
+                    "count": use.scales.count,
+                    "bfloat16_values": use.scales.rotary or 0,
+                },
+                "row_bytes": use.row_bytes,
                 "window": use.window,
                 "request_bytes": use.request_bytes,
             }
@@ -120,7 +127,6 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "pool": {
             "num_blocks": plan.num_blocks,
             "block_bytes": pool.stride,
-            "scale_bytes": pool.scale_bytes,
             "bytes_to_admit_one_request": pool.bytes_to_admit(
                 plan.max_model_len, request.load.tokens_in_flight
             ),
@@ -238,11 +244,22 @@ def _cache_table(plan: Plan) -> Table:
             str(use.compress_ratio),
             str(use.layers),
             str(use.block_tokens),
-            f"{use.width} x {_short(use.dtype)}",
+            _row(use),
             "all" if use.window is None else f"{use.window} tokens",
             f"{use.request_bytes / 1024**2:.2f} MiB",
         )
     return table
+
+
+def _row(use: CacheUse) -> str:
+    if use.scales is None:
+        return f"{use.width} x {_short(use.dtype)}"
+    kept = use.scales.rotary or 0
+    parts = [f"{use.width - kept} x {_short(use.dtype)}"]
+    if kept:
+        parts.append(f"{kept} x bfloat16")
+    parts.append(f"{use.scales.count} scale{'s' if use.scales.count > 1 else ''}")
+    return ", ".join(parts)
 
 
 def _pool_table(plan: Plan) -> Table:

@@ -26,8 +26,9 @@ class PlanRequest:
         max_model_len: tokens of a request, or None for all that the model was made for.
         concurrency: requests of that length held at once, over all replicas.
         dtype: the model's dtype, or ``auto``.
-        kv_dtype: ``auto`` or the dtype in which the family keeps key-value rows, or ``model``:
-            all rows keep the model's dtype.
+        cache_dtype: ``family`` for rows as the family keeps them, ``model`` for the model's dtype,
+            as in ``additional_config``.
+        kv_dtype: ``auto``, or the dtype in which key-value rows are kept anyway.
         weight_format: how matrices are stored, or ``auto`` for what config.json says.
         block_size: tokens per compressed block, or None for the family's default.
         memory_bytes: memory of a card, or None for what is known of the family.
@@ -47,6 +48,7 @@ class PlanRequest:
     max_model_len: int | None = None
     concurrency: int = 1
     dtype: str = "auto"
+    cache_dtype: str = "family"
     kv_dtype: str = "auto"
     weight_format: str = "auto"
     block_size: int | None = None
@@ -67,6 +69,10 @@ class PlanRequest:
                 f"device {self.device!r}",
                 f"known are {', '.join(DEVICES)}",
                 "Use one of these; Ascend 310P cannot serve sparse-attention models.",
+            )
+        if self.cache_dtype not in ("family", "model"):
+            raise InvalidInputError(
+                f"cache_dtype={self.cache_dtype!r}", "known are family, model", "Choose one."
             )
         for name in ("concurrency", "max_num_batched_tokens", "max_num_seqs", "hccl_buffer_mib"):
             _at_least(name, getattr(self, name), 1)

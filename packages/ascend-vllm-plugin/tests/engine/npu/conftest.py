@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from ascend_ops_core.devices import use_family
 
+from ..harness import Checkpoints, EnginePool
 from . import report
 
 FAMILY = "A3"
@@ -29,6 +30,14 @@ def _device() -> Iterator[None]:
     records = os.environ.get("ASCEND_PROOFS")
     if records:
         report.write(Path(records).with_name("engine-npu-calls.json"))
+
+
+@pytest.fixture(scope="session")
+def engines(checkpoints: Checkpoints, in_process: None) -> Iterator[EnginePool]:
+    """Engines whose caches keep the model's dtype, which the float32 bars of the tests need."""
+    pool = EnginePool(checkpoints, {"cache_dtype": "model"})
+    yield pool
+    pool.close()
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_other_device_families(
     """Their operators, and their blocks of tokens, chosen by `additional_config`."""
     engine = engines.get("mixed", additional_config={"device_family": family_name})
     assert current_facts().family == family_name
-    blocks = DEVICE_CACHES[family_name].block_sizes[128]
+    blocks = DEVICE_CACHES[family_name].block_sizes[256]
     rows = {name.split(".")[-1]: cache.shape[1] for name, cache in engine.caches.items()}
     assert rows["swa_cache"] == blocks.sliding_window
     sizes = {

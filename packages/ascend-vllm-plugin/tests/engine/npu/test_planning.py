@@ -73,7 +73,7 @@ CASES = {
     "A3-mtp-graphs": Case("A3", FEW, step=77, drafted=2, sizes=(6, 7)),
     "A3-long": Case("A3", FEW, requests=3, context=4096, step=129),
     "A2-vocabulary": Case("A2", WIDE_VOCABULARY, step=40, requests=31),
-    "A2-blocks": Case("A2", C4_ONLY, block=32),
+    "A2-blocks": Case("A2", C4_ONLY, block=512),
     "A5": Case("A5", MANY_HEADS),
     "A5-mtp": Case("A5", MANY_HEADS, "float16", drafted=2, step=250),
 }
@@ -111,7 +111,7 @@ def planned(folder: Path, case: Case, *, in_flight: int) -> Plan:
         case.family,
         max_model_len=case.context,
         dtype=case.dtype,
-        kv_dtype="model",
+        cache_dtype="model",
         block_size=case.block,
         memory_bytes=64 * 1024**3,
         gpu_memory_utilization=SHARE,

@@ -33,6 +33,8 @@ SETTINGS: dict[str, Any] = {
     "max_model_len": 256,
     "max_num_seqs": 4,
     "kv_cache_memory_bytes": 1 << 26,
+    # The float32 bars of these tests need it.
+    "additional_config": {"cache_dtype": "model"},
 }
 
 
@@ -98,7 +100,7 @@ def _check_memory(stored: dict[str, torch.Tensor], folder: Path) -> None:
         Layout(2),
         max_model_len=256,
         dtype="float32",
-        kv_dtype="model",
+        cache_dtype="model",
         memory_bytes=64 * 1024**3,
         gpu_memory_utilization=SHARE,
         max_num_batched_tokens=100,
@@ -151,12 +153,16 @@ def test_replicas_of_which_one_has_nothing_to_do(checkpoints: Checkpoints, tmp_p
 def test_every_kernel_in_the_path_runs_in_the_interpreter(
     checkpoints: Checkpoints, tmp_path: Path
 ) -> None:
-    """Operators that chose a Triton kernel launched it, and the tokens are transformers'."""
+    """Operators that chose a Triton kernel launched it, and the tokens are transformers'.
+
+    Caches hold the family's rows, so that int8 keys are written.
+    """
     name, prompt, count = "mixed", random_prompt(9, 512, seed=9), 3
     settings = SETTINGS | {
         "model": str(checkpoints.folder(name)),
         "max_num_batched_tokens": 16,
         "max_num_seqs": 1,
+        "additional_config": {"cache_dtype": "family"},
     }
     result = tmp_path / "result.json"
     run(
@@ -172,6 +178,7 @@ def test_every_kernel_in_the_path_runs_in_the_interpreter(
     assert found["tokens"] == [expected.tokens]
     by_kernel = {op for op, chosen in found["chosen"].items() if "triton" in chosen}
     assert {
+        "ascend_attention::quantize_index_rows",
         "ascend_attention::sparse_attention",
         "ascend_attention::write_rows",
         "ascend_fused_moe::topk_routing",

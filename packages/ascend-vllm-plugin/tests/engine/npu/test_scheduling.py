@@ -11,7 +11,7 @@ pytestmark = pytest.mark.engine_npu
 
 SPEC = "mixed"
 VOCAB = 512
-BLOCK = 128
+BLOCK = 256
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_chunked_prefill(caching: Engine, checkpoints: Checkpoints, chunk: int) 
 def test_a_prefix_is_reused_in_blocks_of_the_device(
     caching: Engine, checkpoints: Checkpoints
 ) -> None:
-    """Blocks are half as large as on a CPU, so a prefix of 257 tokens gives a hit of 256."""
+    """Compressed blocks hold 256 tokens, so a prefix of 513 tokens gives a hit of 512."""
     prefix = random_prompt(2 * BLOCK + 1, VOCAB, seed=7)
     requests = [
         Request([*prefix, *random_prompt(n, VOCAB, seed=n)], 5, join_at=3 * i)
@@ -47,7 +47,7 @@ def test_a_prefix_is_reused_in_blocks_of_the_device(
 
 
 def test_generated_tokens_are_reused(caching: Engine, checkpoints: Checkpoints) -> None:
-    prompt = random_prompt(120, VOCAB, seed=5)
+    prompt = random_prompt(BLOCK - 8, VOCAB, seed=5)
     first = caching.generate(prompt, 12)
     follow_up = Request(prompt + first.tokens + random_prompt(3, VOCAB, seed=6), 4)
     result = caching.run([follow_up])[0]
@@ -60,7 +60,8 @@ def test_preempted_requests_resume_with_their_drafts(
 ) -> None:
     engine = engines.get(
         SPEC,
-        max_model_len=128,
+        max_model_len=32,
+        block_size=512,
         num_gpu_blocks_override=18,
         max_num_batched_tokens=64,
         speculative_config={"method": "mtp", "num_speculative_tokens": 2},

@@ -170,7 +170,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("fp8", lambda new: _scores(new, RAGGED, 16, 32, 8, dtype=FP8, slab=32), scale=30.0),
         Case(
             "v4_decode",
-            lambda new: _scores(new, _many(256, 1, 4096), 64, 128, 32, dtype=BF16, columns=2048),
+            lambda new: _scores(new, _many(256, 1, 4096), 64, 128, 64, dtype=BF16, columns=1024),
             large=True,
         ),
         Case(
@@ -180,7 +180,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case(
             "v4_prefill",
-            lambda new: _scores(new, [(4096, 2048)], 64, 128, 32, dtype=BF16),
+            lambda new: _scores(new, [(4096, 2048)], 64, 128, 64, dtype=BF16),
             large=True,
         ),
         Case(
@@ -190,22 +190,22 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case(
             "v4_decode_int8",
-            lambda new: _scores(new, _many(256, 1, 4096), 64, 128, 32, dtype=INT8, scale=F16),
+            lambda new: _scores(new, _many(256, 1, 4096), 64, 128, 64, dtype=INT8, scale=F16),
             large=True,
         ),
         Case(
             "v4_prefill_int8",
-            lambda new: _scores(new, [(4096, 2048)], 64, 128, 32, dtype=INT8),
+            lambda new: _scores(new, [(4096, 2048)], 64, 128, 128, dtype=INT8, scale=F16),
             large=True,
         ),
         Case(
             "v4_decode_fp8",
-            lambda new: _scores(new, _many(256, 1, 4096), 64, 128, 32, dtype=FP8),
+            lambda new: _scores(new, _many(256, 1, 4096), 64, 128, 64, dtype=FP8),
             large=True,
         ),
         Case(
             "v4_prefill_fp8",
-            lambda new: _scores(new, [(4096, 2048)], 64, 128, 32, dtype=FP8),
+            lambda new: _scores(new, [(4096, 2048)], 64, 128, 64, dtype=FP8),
             large=True,
         ),
         Case(
@@ -229,12 +229,12 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("fp8", lambda new: _selected(new, DRAFTS, 16, 32, 8, top_k=5, dtype=FP8)),
         Case(
             "v4_flash",
-            lambda new: _selected(new, _many(256, 1, 16384), 64, 128, 32, top_k=512, dtype=BF16),
+            lambda new: _selected(new, _many(256, 1, 16384), 64, 128, 64, top_k=512, dtype=BF16),
             large=True,
         ),
         Case(
             "v4_pro_1m",
-            lambda new: _selected(new, [(2048, 262144)], 64, 128, 32, top_k=1024, dtype=BF16),
+            lambda new: _selected(new, [(2048, 262144)], 64, 128, 64, top_k=1024, dtype=BF16),
             large=True,
         ),
     ),
@@ -249,12 +249,12 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("wide", lambda new: _rows(new, 2, 1000, INT8)),
         Case(
             "v4",
-            lambda new: _rows(new, 1024, 128, INT8, dtype=BF16, page=32, scale=F16, index=I32),
+            lambda new: _rows(new, 1024, 128, INT8, dtype=BF16, page=64, scale=F16, index=I32),
             large=True,
         ),
         Case(
             "v4_a5",
-            lambda new: _rows(new, 1024, 128, FP8, dtype=BF16, page=32),
+            lambda new: _rows(new, 1024, 128, FP8, dtype=BF16, page=64),
             large=True,
         ),
     ),

@@ -130,9 +130,9 @@ CASES: dict[str, tuple[Case, ...]] = {
             lambda new: _locate(new, 64, 8192, (64, 512), 32),
             large=True,
         ),
-        Case("v4_window", lambda new: _locate(new, 8, 1024, (4096, 128), 128), large=True),
-        Case("v4_c128", lambda new: _locate(new, 4, 8192, (16, 8192), 1), large=True),
-        Case("v4_slots", lambda new: _locate(new, 64, 8192, (64,), 32), large=True),
+        Case("v4_window", lambda new: _locate(new, 8, 2048, (4096, 128), 64), large=True),
+        Case("v4_c128", lambda new: _locate(new, 4, 4096, (16, 8192), 2), large=True),
+        Case("v4_slots", lambda new: _locate(new, 64, 4096, (64,), 64), large=True),
     ),
     "gather_rows": (
         Case("no_rows", lambda new: _gather(new, (0,), 8)),

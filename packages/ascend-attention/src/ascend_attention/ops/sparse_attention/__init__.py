@@ -11,8 +11,10 @@ from collections.abc import Sequence
 import torch
 from ascend_ops_core.checks import FLOATS, INDICES, require_dtype, require_shape
 from ascend_ops_core.cpu_kernels import CpuKernels
+from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.registry import declare
 
+from ascend_attention.ops.packed_rows import check_packed
 from ascend_attention.ops.sparse_attention import reference
 from ascend_attention.ops.sparse_attention.source import RowSource, sources_of
 
@@ -32,7 +34,8 @@ def sparse_attention(
 
     Args:
         query: ``[T, H, D]``, float32, bfloat16 or float16; ``T`` may be 0.
-        sources: where each token's rows are. What is not valid is never read.
+        sources: where each token's rows are. What is not valid is never read. Either all of them
+            hold packed rows, of the same form, or none.
         sinks: ``[H]`` float32 logits.
         scale: factor on the dot products.
 
@@ -47,8 +50,9 @@ def sparse_attention(
         require_dtype("query", query, FLOATS)
         require_shape("query", query, None, None, None)
         require_shape("sinks", sinks, query.shape[1])
+    rotary = sources[0].rotary if sources else None
     for source in sources:
-        _check_source(query, source)
+        _check_source(query, source, rotary)
     # On a CPU straight to the kernel, whose arguments are the sources themselves.
     if type(query) is torch.Tensor and query.is_cpu and not torch.compiler.is_compiling():
         return _attend_on_cpu(query, sources, sinks, scale)
@@ -60,16 +64,19 @@ def sparse_attention(
         [source.valid for source in sources],
         sinks,
         scale,
+        rotary,
     )
     return result
 
 
-def _check_source(query: torch.Tensor, source: RowSource) -> None:
+def _check_source(query: torch.Tensor, source: RowSource, rotary: int | None) -> None:
     cache, (block, offset), valid = source.cache, source.index, source.valid
     shape = (query.shape[0], block.shape[-1])
     # The usual case in one condition, since a decode step asks for every layer.
     if (
-        cache.dim() == 3
+        rotary is None
+        and source.rotary is None
+        and cache.dim() == 3
         and cache.shape[2] == query.shape[2]
         and block.shape == offset.shape == shape
         and block.dtype in INDICES
@@ -77,7 +84,16 @@ def _check_source(query: torch.Tensor, source: RowSource) -> None:
         and (valid is None or (valid.shape == shape and valid.dtype == torch.bool))
     ):
         return
-    require_shape("cache", cache, None, None, query.shape[2])
+    if source.rotary != rotary:
+        raise InvalidInputError(
+            f"sources with rotary={source.rotary} and rotary={rotary}",
+            "all sources of a call hold the same form of rows",
+            "Keep both caches in one dtype.",
+        )
+    if rotary is None:
+        require_shape("cache", cache, None, None, query.shape[2])
+    else:
+        check_packed(cache, query.shape[2], rotary)
     require_shape("block", block, query.shape[0], None)
     require_shape("offset", offset, *block.shape)
     require_dtype("block", block, INDICES)
@@ -104,14 +120,15 @@ def _sparse_attention_cpu(
     valid: list[torch.Tensor | None],
     sinks: torch.Tensor,
     scale: float,
+    rotary: int | None = None,
 ) -> torch.Tensor:
-    return _attend_on_cpu(query, sources_of(caches, blocks, offsets, valid), sinks, scale)
+    return _attend_on_cpu(query, sources_of(caches, blocks, offsets, valid, rotary), sinks, scale)
 
 
 _SPARSE_ATTENTION = declare(
     __name__,
     "sparse_attention(Tensor query, Tensor[] caches, Tensor[] blocks, Tensor[] offsets, "
-    "Tensor?[] valid, Tensor sinks, float scale) -> Tensor",
+    "Tensor?[] valid, Tensor sinks, float scale, int? rotary=None) -> Tensor",
     # No fused attention of torch_npu takes two paged caches with sinks and selected rows.
     npu=("triton", "torch"),
     fake=lambda query, *rest: torch.empty(query.shape, dtype=query.dtype, device=query.device),

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from ascend_ops_core.cases import Case, Inputs
 
+from ascend_attention.ops.packed_rows.cases import packed_slab
+from ascend_attention.ops.packed_rows.layout import groups_of
 from ascend_attention.ops.paged_rows.cases import cache_in_slab
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -97,6 +99,56 @@ def _sinks(new: Inputs) -> tuple[Any, ...]:
     return *rest, new.tensor([-1e30, float("-inf"), 0.0, 30.0, 1e30], F32), scale
 
 
+def _records(new: Inputs, blocks: int, rows: int, width: int, rotary: int) -> torch.Tensor:
+    """A cache of packed rows of about the size of normal values; the last block is NaN."""
+    quantised, groups = width - rotary, groups_of(width, rotary)
+    codes = new.randint(0x28, 0x48, blocks, rows, quantised, dtype=torch.uint8)
+    sign = new.randint(0, 2, blocks, rows, quantised, dtype=torch.uint8)
+    rotated = new.randn(blocks, rows, rotary, dtype=BF16)
+    scales = new.randint(124, 129, blocks, rows, groups, dtype=torch.uint8)
+    packed = packed_slab(new, blocks, rows, width, rotary)
+    record = torch.cat((codes + 128 * sign, rotated.view(torch.uint8), scales), dim=-1)
+    packed[:-1, :, : width + rotary + groups] = record[:-1]
+    return packed
+
+
+def _packed(
+    new: Inputs,
+    tokens: int,
+    heads: int,
+    width: int,
+    rotary: int,
+    sources: list[tuple[int, float | None]],
+    dtype: torch.dtype = F32,
+    *,
+    blocks: int = 5,
+    rows: int = 4,
+    index: torch.dtype = I64,
+) -> tuple[Any, ...]:
+    """As :func:`_arguments`, with caches of packed rows."""
+    query, _, *rest = _arguments(
+        new, tokens, heads, width, sources, dtype, blocks=blocks, rows=rows, index=index
+    )
+    caches = [_records(new, blocks, rows, width, rotary) for _ in sources]
+    return query, caches, *rest, rotary
+
+
+def _packed_padding(new: Inputs) -> tuple[Any, ...]:
+    """Padding without a mask, and a token of padding alone."""
+    query, caches, blocks, offsets, *rest = _packed(new, 4, 3, 80, 16, [(5, None), (7, 0.5)])
+    blocks[0][0, 1:4] = -1
+    offsets[0][1, ::2] = -1
+    blocks[0][3] = -1
+    blocks[1][3] = -1
+    return query, caches, blocks, offsets, *rest
+
+
+def _v4_packed(new: Inputs, tokens: int, heads: int, entries: int) -> tuple[Any, ...]:
+    """The same layers on A5."""
+    sources: list[tuple[int, float | None]] = [(count, 0.9) for count in (128, entries) if count]
+    return _packed(new, tokens, heads, 512, 64, sources, BF16, blocks=64, rows=128)
+
+
 def _v4(new: Inputs, tokens: int, heads: int, entries: int, masked: bool = True) -> tuple[Any, ...]:
     """A layer of DeepSeek-V4: a window of 128 rows, and compressed entries if any."""
     share = 0.9 if masked else None
@@ -130,10 +182,27 @@ CASES: dict[str, tuple[Case, ...]] = {
             scale=10,
         ),
         Case("v4_rows", lambda new: _arguments(new, 1, 4, 512, [(5, None), (6, 0.7)], BF16)),
+        Case("packed_one", lambda new: _packed(new, 1, 1, 2, 0, [(1, None)])),
+        Case("packed", lambda new: _packed(new, 3, 17, 64, 16, [(33, 0.6), (9, None)]), scale=8),
+        Case("packed_odd", lambda new: _packed(new, 5, 3, 201, 7, [(7, 0.5)], BF16, index=I32)),
+        Case("packed_padding", _packed_padding),
+        Case(
+            "packed_no_rotary",
+            lambda new: _packed(new, 2, 3, 128, 0, [(20, 0.8), (0, None), (3, None)]),
+            scale=8,
+        ),
+        Case(
+            "packed_v4_rows", lambda new: _packed(new, 1, 4, 512, 64, [(5, None), (6, 0.7)], BF16)
+        ),
         Case("v4_flash_decode", lambda new: _v4(new, 32, 64, 512), large=True),
         Case("v4_flash_one_token", lambda new: _v4(new, 1, 64, 512), large=True),
         Case("v4_flash_prefill", lambda new: _v4(new, 4096, 64, 512), large=True),
         Case("v4_flash_window", lambda new: _v4(new, 4096, 64, 0, masked=False), large=True),
+        Case("v4_flash_packed_decode", lambda new: _v4_packed(new, 32, 64, 512), large=True),
+        Case("v4_flash_packed_prefill", lambda new: _v4_packed(new, 4096, 64, 512), large=True),
+        Case("v4_flash_packed_window", lambda new: _v4_packed(new, 4096, 64, 0), large=True),
+        Case("v4_pro_packed_decode", lambda new: _v4_packed(new, 32, 128, 512), large=True),
+        Case("v4_pro_packed_c128", lambda new: _v4_packed(new, 16, 128, 8192), large=True),
         Case("v4_pro_decode", lambda new: _v4(new, 32, 128, 512), large=True),
         Case("v4_pro_prefill", lambda new: _v4(new, 4096, 128, 512), large=True),
         Case("v4_pro_c128_decode", lambda new: _v4(new, 16, 128, 8192), large=True),

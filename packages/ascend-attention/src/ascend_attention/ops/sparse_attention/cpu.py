@@ -39,7 +39,8 @@ def supports(query: torch.Tensor, sources: list[RowSource], sinks: torch.Tensor)
         and sinks.is_contiguous()
         and 0 < sum(source.width > 0 for source in sources) <= _MOST_SOURCES
         and all(
-            source.cache.dtype == query.dtype
+            source.rotary is None
+            and source.cache.dtype == query.dtype
             and source.cache.shape[-1] == query.shape[-1]
             and source.cache.stride(-1) == 1
             for source in sources

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from ascend_ops_core.checks import FLOATS
 from ascend_ops_core.devices import DeviceFacts
+from ascend_ops_core.ops.quantization.formats import exists_on
 from ascend_ops_core.support import Support, first_refusal
 
 _WIDEST = 512
@@ -26,12 +27,20 @@ def supports_sparse_attention_triton(
     valid: list[torch.Tensor | None],
     sinks: torch.Tensor,
     scale: float,
+    rotary: int | None = None,
 ) -> Support:
-    """One or two caches of the query's dtype or exact in it; at most 512 values without gaps."""
+    """One or two caches, exact in the query's dtype; at most 512 values without gaps."""
     width = query.shape[2]
     dtypes = (query.dtype,) if query.dtype != torch.float32 else FLOATS
+    if rotary is not None:
+        dtypes = (torch.uint8,)
     used = sum(block.shape[1] > 0 for block in blocks)
     return first_refusal(
+        *([] if rotary is None else [exists_on(facts, torch.float8_e4m3fn)]),
+        (
+            rotary is None or query.dtype != torch.float16,
+            "packed rows with a query of torch.float16, which does not hold their values",
+        ),
         (used <= _MOST_SOURCES, f"{used} sources, the kernel takes {_MOST_SOURCES}"),
         (
             query.dtype in FLOATS,

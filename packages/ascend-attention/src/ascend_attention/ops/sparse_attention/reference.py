@@ -21,9 +21,10 @@ def sparse_attention(
     valid: list[torch.Tensor | None],
     sinks: torch.Tensor,
     scale: float,
+    rotary: int | None = None,
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.sparse_attention.sparse_attention`."""
-    return attend(query, sources_of(caches, blocks, offsets, valid), sinks, scale)
+    return attend(query, sources_of(caches, blocks, offsets, valid, rotary), sinks, scale)
 
 
 def attend(
@@ -46,7 +47,7 @@ def _attend_tile(
     query: torch.Tensor, sources: list[RowSource], part: slice, sinks: torch.Tensor, scale: float
 ) -> torch.Tensor:
     """Attention of the tokens ``part``, whose queries are ``query [t, H, D]``."""
-    gathered = [source.rows(part) for source in sources]
+    gathered = [source.rows(part, query.shape[2]) for source in sources]
     rows = torch.cat([r for r, _ in gathered], dim=1)
     valid = torch.cat([v for _, v in gathered], dim=1)
     logits = torch.bmm(query.float(), rows.transpose(1, 2)).mul_(scale)

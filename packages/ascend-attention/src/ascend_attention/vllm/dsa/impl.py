@@ -13,7 +13,7 @@ from ascend_attention.caches import CacheRole
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
 from ascend_attention.ops.indexer import select_entries
-from ascend_attention.ops.paged_rows import locate_rows, write_rows
+from ascend_attention.ops.paged_rows import locate_rows
 from ascend_attention.ops.sparse_attention import RowSource, sparse_attention
 from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
 from ascend_attention.vllm.dsa.few_tokens import FewTokensOnCPU
@@ -119,11 +119,12 @@ class AscendDSAImpl:
             made["entries"] = select_entries(
                 made["query"],
                 made["weights"],
-                keys.kv_cache,
+                keys.rows,
                 meta.block_table,
                 meta.layout,
                 indexer.ratio,
                 indexer.top_k,
+                key_scale=keys.scales,
                 most_entries=_most_entries(keys, meta),
             )
 
@@ -165,7 +166,7 @@ class AscendDSAImpl:
         window = self.caches[CacheRole.SLIDING_WINDOW]
         meta = _metadata(window)
         assert meta.read is not None
-        sources = [RowSource(window.kv_cache, meta.read, meta.read_valid)]
+        sources = [window.source(meta.read, meta.read_valid)]
         if entries is not None:
             sources.append(entries)
         return sparse_attention(step.query, sources, self.sinks, self.scale)
@@ -176,7 +177,7 @@ class AscendDSAImpl:
         cache = self.caches[CacheRole.COMPRESSED]
         meta = _metadata(cache)
         assert meta.visible is not None
-        return RowSource(cache.kv_cache, *meta.visible)
+        return cache.source(*meta.visible)
 
     def _chosen_entries(self, indexer: DeepseekV4Indexer, entry: torch.Tensor) -> RowSource:
         cache = self.caches[CacheRole.COMPRESSED]
@@ -189,7 +190,7 @@ class AscendDSAImpl:
             entry.clamp(min=0),
             cache.kind.rows_per_block,
         )
-        return RowSource(cache.kv_cache, index, None if full else entry >= 0)
+        return cache.source(index, None if full else entry >= 0)
 
 
 def _current_stream(device: torch.device) -> Any:
@@ -211,7 +212,7 @@ def _metadata(cache: PagedCacheLayer) -> AscendDSAMetadata:
 
 def _write_tokens(cache: PagedCacheLayer, meta: AscendDSAMetadata, rows: torch.Tensor) -> None:
     assert meta.write is not None
-    write_rows(cache.kv_cache, rows, meta.write)
+    cache.write(rows, meta.write)
 
 
 def _compress(
@@ -228,5 +229,5 @@ def _compress(
         write = _metadata(entries).write
         assert meta.read is not None
         assert write is not None
-        closed = compressor.finish_paged(state.kv_cache, meta.read, meta.closed.entry, hidden.dtype)
-        write_rows(entries.kv_cache, closed, write)
+        closed = compressor.finish_paged(state.rows, meta.read, meta.closed.entry, hidden.dtype)
+        entries.write(closed, write)

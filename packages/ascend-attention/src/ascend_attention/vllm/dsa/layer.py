@@ -36,6 +36,7 @@ class DSAShape:
         compress_ratio: 0, 4 or 128.
         num_heads: query heads on this rank.
         head_dim: width of a head.
+        rotary_dim: rotated values at the end of a head.
         sliding_window: tokens of raw context.
         index_head_dim: width of an indexer key.
         device: device family of the cache table.
@@ -46,6 +47,7 @@ class DSAShape:
     compress_ratio: int
     num_heads: int
     head_dim: int
+    rotary_dim: int
     sliding_window: int
     index_head_dim: int
     device: str = "cpu"
@@ -78,6 +80,7 @@ class DSAAttention(nn.Module):
         kinds = layer_caches(
             shape.compress_ratio,
             head_dim=shape.head_dim,
+            rotary_dim=shape.rotary_dim,
             index_head_dim=shape.index_head_dim,
             sliding_window=shape.sliding_window,
             dtype=dtype,

@@ -3,10 +3,11 @@
 DeepSeek-V4's rows are wide (512) and shared by all heads, which decides the form:
 
 - The rows of each token are gathered once into contiguous memory, so that the matrix unit reads
-  whole tiles; every tile of heads reads them again, from the L2 cache. What is no row becomes zeros
-  with a bias of -inf and is read nowhere. Tiles in front of a token's first row and behind its last
-  are neither gathered nor attended to: a window is filled from its end and entries from their
-  start, so a short request in a batch with a long one costs what it has.
+  whole tiles; every tile of heads reads them again, from the L2 cache. Packed rows are unpacked on
+  the way. What is no row becomes zeros with a bias of -inf and is read nowhere. Tiles in front of a
+  token's first row and behind its last are neither gathered nor attended to: a window is filled
+  from its end and entries from their start, so a short request in a batch with a long one costs
+  what it has.
 - The softmax is online over tiles of rows, in a first pass that keeps peak and sum alone. A second
   pass computes the logits again and sums the weighted rows, which then stay in the accumulator of
   the matrix unit. Rescaling them in every tile, as a single pass must, would move and multiply 512
@@ -162,6 +163,7 @@ def sparse_attention(
     valid: list[torch.Tensor | None],
     sinks: torch.Tensor,
     scale: float,
+    rotary: int | None = None,
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.sparse_attention.sparse_attention`."""
     tokens, heads, width = query.shape
@@ -182,7 +184,7 @@ def sparse_attention(
             (cache, block[part], offset[part], None if mask is None else mask[part])
             for cache, block, offset, mask in sources
         ]
-        gather(given, rows, bias, span, cut)
+        gather(given, rows, bias, span, cut, width, rotary)
         _attend(query[part], rows, bias, span, sinks, scale, out[part], cut)
     return out
 

@@ -12,6 +12,7 @@ from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
 from ascend_ops_core.tiling import block_of, next_power_of_two
 
+from ascend_attention.ops.sparse_attention.kernels.unpacking import unpack
 from ascend_attention.ops.sparse_attention.plan import Plan
 
 # Per column: block, offset and column as int32, their comparisons, the bias and both bounds, once
@@ -226,16 +227,21 @@ def gather(
     bias: torch.Tensor,
     span: torch.Tensor,
     cut: Plan,
+    width: int,
+    rotary: int | None,
 ) -> None:
     """Fill the columns of one or two sources.
 
     Args:
-        sources: cache ``[B, P, D]``, block, offset ``[t, N]`` and validity of each.
+        sources: cache ``[B, P, D]`` or of packed rows, block, offset ``[t, N]`` and validity of
+            each.
         rows: ``[t or more, columns, padded]``; written where a tile is in its token's span.
         bias: ``[t or more, columns]`` float32; 0 for rows and -inf for others.
         span: ``[t or more, 2]`` int32; each token's first tile with a row, and how many there are
             up to the last.
         cut: the sizes.
+        width: of a row.
+        rotary: rotated values of packed rows, or None.
     """
     tokens = sources[0][1].shape[0]
     places: dict[str, Any] = {}
@@ -276,5 +282,8 @@ def gather(
     launch(_mark_kernel, tokens, marked, {**constants, "BLOCK": strip})
     programs = tokens * (cut.columns // cut.rows)
     gathered = {**places, **caches, **shared, "rows_ptr": rows, "programs": programs}
-    sizes = {"WIDTH": first[0].shape[2], "PADDED": cut.padded}
+    if rotary is not None:
+        unpack(first[0], last[0], gathered, constants, cut, width, rotary)
+        return
+    sizes = {"WIDTH": width, "PADDED": cut.padded}
     launch(_gather_kernel, programs, gathered, {**constants, **sizes})
