@@ -5,14 +5,13 @@ They live in ascend_attention, whose own tests run without vLLM.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from ascend_attention.caches import CacheKind, CacheRole, layer_caches
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
 from ascend_attention.step import StepLayout
+from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
 from ascend_attention.vllm.dsa.impl import AscendDSAImpl, DSAInputs
 from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata, build_metadata
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
@@ -32,15 +31,14 @@ STEPS = {
 }
 
 
-@dataclass
-class Cache:
-    """A paged cache with the metadata of the step at hand."""
+class Cache(PagedCacheLayer):
+    """A paged cache with the metadata of the step at hand, without an engine."""
 
-    kind: CacheKind
-    kv_cache: torch.Tensor
-    table: torch.Tensor
-    prefix: str = "cache"
-    meta: AscendDSAMetadata | None = None
+    def __init__(self, kind: CacheKind, kv_cache: torch.Tensor, table: torch.Tensor) -> None:
+        nn.Module.__init__(self)
+        self.kind, self.table = kind, table
+        self.meta: AscendDSAMetadata | None = None
+        self.bind_kv_cache(kv_cache)
 
     def metadata(self) -> AscendDSAMetadata | None:
         return self.meta
@@ -70,7 +68,12 @@ def attention(ratio: int, dtype: torch.dtype) -> AscendDSAImpl:
         for one in module.parameters() if module is not None else ():
             one.copy_(torch.randn(one.shape) * 0.3)
     kinds = layer_caches(
-        ratio, head_dim=WIDTH, index_head_dim=INDEX_WIDTH, sliding_window=WINDOW, dtype=dtype
+        ratio,
+        head_dim=WIDTH,
+        rotary_dim=ROTARY,
+        index_head_dim=INDEX_WIDTH,
+        sliding_window=WINDOW,
+        dtype=dtype,
     )
     caches = {role: _cache(kind) for role, kind in kinds.items()}
     sinks = nn.Parameter(torch.randn(HEADS), requires_grad=False)

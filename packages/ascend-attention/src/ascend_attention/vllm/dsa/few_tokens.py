@@ -12,7 +12,6 @@ from ascend_ops_core.cpu_kernels import CpuKernels
 from ascend_attention.caches import CacheRole
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
-from ascend_attention.ops.paged_rows import write_rows
 from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
 from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata
 
@@ -118,9 +117,9 @@ class FewTokensOnCPU:
                 assert state.read is not None
                 assert write is not None
                 closed = compressor.finish_paged(
-                    self.layers[role].kv_cache, state.read, state.closed.entry, dtype
+                    self.layers[role].rows, state.read, state.closed.entry, dtype
                 )
-                write_rows(self.layers[entries].kv_cache, closed, write)
+                self.layers[entries].write(closed, write)
 
     def attend(
         self, kernels: ModuleType, metas: Metadata, writes: Any, query: Any, out: Any
@@ -159,7 +158,7 @@ class FewTokensOnCPU:
 
     def _flat_caches(self, kernels: ModuleType, dtype: torch.dtype) -> dict[CacheRole, Any] | None:
         """Memory of the caches, looked at again only when the engine has bound others."""
-        tensors = [layer.kv_cache for layer in self.layers.values()]
+        tensors = [layer.rows for layer in self.layers.values()]
         if len(tensors) == len(self._bound) and all(
             one is other for one, other in zip(tensors, self._bound, strict=True)
         ):
@@ -169,14 +168,15 @@ class FewTokensOnCPU:
         if self.indexer is not None:
             weights += [self.indexer.wq_b, self.indexer.weights_proj]
         if all(one.dtype == dtype and one.is_contiguous() for one in weights) and all(
-            layer.kv_cache.dtype == (torch.float32 if role in _ENTRIES_OF_STATES else dtype)
-            and layer.kv_cache.dim() == 3
-            and layer.kv_cache.stride(-1) == 1
-            and layer.kv_cache.numel()
+            layer.rows.dtype == (torch.float32 if role in _ENTRIES_OF_STATES else dtype)
+            and layer.rows.dim() == 3
+            and layer.rows.stride(-1) == 1
+            and layer.rows.numel()
+            and layer.kind.scales is None
             for role, layer in self.layers.items()
         ):
             self._flat = {
-                role: kernels.FlatCache.of(layer.kv_cache) for role, layer in self.layers.items()
+                role: kernels.FlatCache.of(layer.rows) for role, layer in self.layers.items()
             }
         return self._flat
 
