@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from tools.baseline_page import PAGE, THEIRS, Figures, Row, render, their_figures
 from tools.baseline_work import ROWS
@@ -52,3 +53,10 @@ def test_both_files_and_the_page_name_the_same_kernels() -> None:
     assert names == [work.theirs for work in ROWS]
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     assert [line.split("`")[1] for line in lines] == names
+
+
+def test_a_worse_figure_of_the_page_has_a_remark() -> None:
+    text = PAGE.read_text()
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    marks = [re.search(r" \(([a-h])\) \|", line) for line in lines if "**" in line]
+    assert all(mark is not None and f"- ({mark[1]}) " in text for mark in marks)

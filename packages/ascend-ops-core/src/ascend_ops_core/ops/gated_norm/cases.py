@@ -74,6 +74,19 @@ _SHARED = (
         ),
     ),
     Case(
+        "padded_wide",
+        lambda new: (
+            new.randn(3, 2560),
+            new.randn(3, 2560),
+            new.randn(2560),
+            None,
+            1e-5,
+            2560,
+            True,
+            "sigmoid",
+        ),
+    ),
+    Case(
         "wide",
         lambda new: (
             new.randn(2, 40000),

@@ -216,16 +216,17 @@ def _gated_norm(
     streamed = 2 * x.element_size() + gates.element_size()
     vectors = (weight is not None) + (bias is not None)
     sizes = {"streamed": streamed, "local": _LIVE_BYTES, "fixed": 8 * padded * vectors}
-    if tile_bytes(padded, **sizes) > facts.ub_bytes * _SHARE:
+    # The compiler for A5 ends with invalid IR at a tile of one row with masked channels.
+    least = 2 if padded != size and facts.family == "A5" else 1
+    if tile_bytes(least * padded, **sizes) > facts.ub_bytes * _SHARE:
         block = block_of(facts, streamed=streamed, local=_WIDE_LIVE_BYTES, maximum=padded)
         arguments["programs"] = count * groups
         launch(_wide_gated_norm_kernel, count * groups, arguments, constants | {"BLOCK": block})
         return out
     # Few rows are spread over the cores before a core takes more than one.
     share = next_power_of_two(-(-count * groups // facts.vector_cores))
-    # The compiler for A5 ends with invalid IR at a tile of one row with masked channels.
-    maximum = max(min(share, next_power_of_two(count)), 1 if padded == size else 2)
-    tile = tile_rows(facts, padded, maximum=maximum, share=_SHARE, **sizes)
+    maximum = min(share, next_power_of_two(count))
+    tile = tile_rows(facts, padded, minimum=least, maximum=maximum, share=_SHARE, **sizes)
     programs = -(-count // tile) * groups
     arguments |= {"rows": count, "programs": programs}
     launch(_gated_norm_kernel, programs, arguments, constants | {"BLOCK": padded, "ROWS": tile})

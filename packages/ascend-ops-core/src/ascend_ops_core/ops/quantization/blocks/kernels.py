@@ -43,6 +43,14 @@ def _code_above(scale, amax):
 
 
 @triton.jit
+def _scaled(amax, min_magnitude, LARGEST: tl.constexpr):
+    """Scales of blocks with the largest magnitudes ``amax``, and the codes of the powers above."""
+    amax = tl.where(amax < min_magnitude, min_magnitude, amax)
+    scale = amax / LARGEST
+    return scale, _code_above(scale, amax)
+
+
+@triton.jit
 def _quantized(x, scale, code, POWER: tl.constexpr, FP8: tl.constexpr):
     q = times_inverse_power(x, code) if POWER else divided(x, scale)
     return e4m3_bits(q) if FP8 else rounded_to_int8(q)
@@ -75,9 +83,7 @@ def _row_blocks_kernel(
         tile = x_ptr + first * row_stride + r[:, None] * row_stride + columns[None, :]
         x = tl.load(tile, mask=mask, other=0.0).to(tl.float32)
         amax = tl.max(magnitude(x), axis=1)
-        amax = tl.where(amax < min_magnitude, min_magnitude, amax)
-        scale = amax / LARGEST
-        code = _code_above(scale, amax)
+        scale, code = _scaled(amax, min_magnitude, LARGEST)
         out = q_ptr + first * WIDTH + r[:, None] * WIDTH + columns[None, :]
         tl.store(out, _quantized(x, scale, code, POWER, FP8), mask=mask)
         scales = scale_ptr + first * blocks + block + r * blocks
@@ -119,9 +125,7 @@ def _square_blocks_kernel(
             largest = tl.where(size > largest, size, largest)
         # One value as a vector of one: rows and blocks share the arithmetic.
         amax = tl.max(tl.max(largest, axis=1)[None, :], axis=1)
-        amax = tl.where(amax < min_magnitude, min_magnitude, amax)
-        scale = amax / LARGEST
-        code = _code_above(scale, amax)
+        scale, code = _scaled(amax, min_magnitude, LARGEST)
         for step in range(0, HEIGHT, ROWS):
             first = top + step
             mask = (r < rows - first)[:, None] & inside
