@@ -283,7 +283,8 @@ def test_top_k_top_p_by_brute_force() -> None:
 
 def test_hyper_connections() -> None:
     x = torch.randn(3, 4, 16).to(BF16)
-    phi, alpha, bias = torch.randn(24, 64), torch.rand(3), torch.randn(24)
+    # Larger logits would need more iterations of Sinkhorn than the operator does.
+    phi, alpha, bias = torch.randn(24, 64) * 0.1, torch.rand(3), torch.randn(24)
     with device_family("A5"):
         h_in, h_post, h_res, *_ = torch.ops.npu.npu_mhc_pre(x, phi, alpha, bias)
         doubly, *_ = torch.ops.npu.npu_mhc_sinkhorn(h_res, num_iters=100)
