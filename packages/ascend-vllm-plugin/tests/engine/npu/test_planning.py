@@ -41,6 +41,7 @@ class Case:
     block: int | None = None
     drafted: int = 0
     sizes: tuple[int, ...] = field(default=())
+    rows: str = "family"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -52,7 +53,7 @@ class Case:
             "gpu_memory_utilization": SHARE,
             "enforce_eager": not self.sizes,
             "skip_tokenizer_init": True,
-            "additional_config": {"device_family": self.family},
+            "additional_config": {"device_family": self.family, "cache_dtype": self.rows},
         }
         if self.block:
             settings["block_size"] = self.block
@@ -67,7 +68,7 @@ class Case:
 
 
 CASES = {
-    "A3-float32": Case("A3", SPECS["wide_window"], "float32", step=200),
+    "A3-float32": Case("A3", SPECS["wide_window"], "float32", step=200, rows="model"),
     "A3-graphs": Case("A3", FEW, step=64, sizes=(2, 16)),
     "A3-mtp": Case("A3", SPECS["tensor_parallel"], "float32", step=300, drafted=1),
     "A3-mtp-graphs": Case("A3", FEW, step=77, drafted=2, sizes=(6, 7)),
@@ -113,7 +114,7 @@ def planned(folder: Path, case: Case, *, in_flight: int) -> Plan:
         case.family,
         max_model_len=case.context,
         dtype=case.dtype,
-        cache_dtype="model",
+        cache_dtype=case.rows,
         block_size=case.block,
         memory_bytes=64 * 1024**3,
         gpu_memory_utilization=SHARE,
