@@ -23,7 +23,7 @@ TABLE = torch.tensor([[t % 5, (2 * t + 1) % 5] for t in (0, 1, 2, 3, 5, 6, 7, 8,
 def ranks() -> Iterator[RankProcesses]:
     # vLLM names the shared memory of its ranks by it.
     environment = {"VLLM_DIST_IDENT": f"fused-experts-{os.getpid()}"}
-    preload = ("vllm.config", "ascend_fused_moe.vllm.runner")
+    preload = ("vllm.config", "ascend_fused_moe.vllm.fused_moe.runner")
     with RankProcesses(2, WORKER, environment, preload) as processes:
         yield processes
 
@@ -151,7 +151,7 @@ def test_registration_leaves_a_cpu_alone() -> None:
 
 def test_registration_on_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     from ascend_fused_moe.vllm import register
-    from ascend_fused_moe.vllm.runner import AscendFusedMoERunner
+    from ascend_fused_moe.vllm.fused_moe.runner import AscendFusedMoERunner
     from ascend_ops_core import InvalidInputError
     from vllm.model_executor import custom_op
     from vllm.platforms import current_platform

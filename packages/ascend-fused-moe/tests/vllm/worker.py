@@ -67,7 +67,7 @@ class SharedSlice(torch.nn.Module):
 
 @cache
 def _config() -> Any:
-    from ascend_fused_moe.vllm.method import AscendUnquantizedFusedMoEMethod
+    from ascend_fused_moe.vllm.fused_moe.method import AscendUnquantizedFusedMoEMethod
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.distributed import parallel_state
     from vllm.model_executor.custom_op import op_registry_oot
@@ -82,7 +82,7 @@ def _config() -> Any:
 
 
 def _made(layer: Layer) -> Any:
-    from ascend_fused_moe.vllm.runner import AscendFusedMoERunner
+    from ascend_fused_moe.vllm.fused_moe.runner import AscendFusedMoERunner
     from vllm.model_executor.layers.fused_moe.layer import FusedMoEFactory
 
     values, rank = values_of(layer), distributed.get_rank()

@@ -12,8 +12,11 @@ from ascend_ops_core.errors import InvalidInputError
 __all__ = ["register"]
 
 _CLASSES: tuple[tuple[str, str], ...] = (
-    ("MoERunner", "ascend_fused_moe.vllm.runner:AscendFusedMoERunner"),
-    ("UnquantizedFusedMoEMethod", "ascend_fused_moe.vllm.method:AscendUnquantizedFusedMoEMethod"),
+    ("MoERunner", "ascend_fused_moe.vllm.fused_moe.runner:AscendFusedMoERunner"),
+    (
+        "UnquantizedFusedMoEMethod",
+        "ascend_fused_moe.vllm.fused_moe.method:AscendUnquantizedFusedMoEMethod",
+    ),
 )
 """Name of vLLM's class, and ``module:class`` of ours."""
 

@@ -18,9 +18,9 @@ from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.experts_mlp import StackedExpertsMlp
 from ascend_fused_moe.group_list import GroupList
 from ascend_fused_moe.pipeline import MoERouterInput, MoETokenDispatchInput
-from ascend_fused_moe.vllm.groups import groups_of_vllm, tokens_of_step
-from ascend_fused_moe.vllm.method import AscendUnquantizedFusedMoEMethod
-from ascend_fused_moe.vllm.routers import router_of_vllm
+from ascend_fused_moe.vllm.fused_moe.groups import groups_of_vllm, tokens_of_step
+from ascend_fused_moe.vllm.fused_moe.method import AscendUnquantizedFusedMoEMethod
+from ascend_fused_moe.vllm.fused_moe.routers import router_of_vllm
 
 __all__ = ["AscendFusedMoERunner"]
 
