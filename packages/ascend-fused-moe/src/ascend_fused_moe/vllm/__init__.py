@@ -18,7 +18,7 @@ _CLASSES: tuple[tuple[str, str], ...] = (
         "ascend_fused_moe.vllm.fused_moe.method:AscendUnquantizedFusedMoEMethod",
     ),
 )
-"""Name of vLLM's class, and ``module:class`` of ours."""
+"""Name of vLLM's class, and ``module:class`` of ours in ``fused_moe``."""
 
 
 def register() -> None:
@@ -41,7 +41,7 @@ def register() -> None:
         return
     for name, place in _CLASSES:
         module, _, attribute = place.partition(":")
-        ours = getattr(importlib.import_module(module), attribute)
+        ours = getattr(importlib.import_module(f"{__name__}.fused_moe.{module}"), attribute)
         taken = op_registry_oot.get(name)
         if taken not in (None, ours):
             raise InvalidInputError(

@@ -13,7 +13,7 @@ __all__ = ["AscendUnquantizedFusedMoEMethod"]
 
 
 class AscendUnquantizedFusedMoEMethod(UnquantizedFusedMoEMethod):
-    """Creates the weights; :class:`ascend_fused_moe.vllm.fused_moe.runner.AscendFusedMoERunner` uses them."""
+    """Creates the weights; :class:`.runner.AscendFusedMoERunner` uses them."""
 
     @property
     def is_monolithic(self) -> bool:
