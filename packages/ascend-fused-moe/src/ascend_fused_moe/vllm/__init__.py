@@ -12,10 +12,10 @@ from ascend_ops_core.errors import InvalidInputError
 __all__ = ["register"]
 
 _CLASSES: tuple[tuple[str, str], ...] = (
-    ("MoERunner", "ascend_fused_moe.vllm.fused_moe.runner:AscendFusedMoERunner"),
+    ("MoERunner", "runner:AscendFusedMoERunner"),
     (
         "UnquantizedFusedMoEMethod",
-        "ascend_fused_moe.vllm.fused_moe.method:AscendUnquantizedFusedMoEMethod",
+        "method:AscendUnquantizedFusedMoEMethod",
     ),
 )
 """Name of vLLM's class, and ``module:class`` of ours in ``fused_moe``."""
