@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from ascend_fused_moe.groups import ParallelGroups
+from ascend_fused_moe.vllm.groups import vllm_groups
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.static_buffers import StaticBuffers
 from torch import nn
@@ -19,7 +21,7 @@ from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.embedding import vocabulary_range
 from ascend_models_deepseek.deepseek_v4.output_projection import ProjectionBuild
 from ascend_models_deepseek.deepseek_v4.rotation import RotaryTables
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank, Shard
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Build:
         device: device family of the cache table.
         block_tokens: tokens per compressed block.
         projection: what the output projections are built from.
+        groups: ranks of the experts.
     """
 
     spec: DeepseekV4Spec
@@ -45,6 +48,7 @@ class Build:
     device: str
     block_tokens: int
     projection: ProjectionBuild
+    groups: ParallelGroups
 
     @classmethod
     def of(
@@ -67,15 +71,20 @@ class Build:
         rank = get_tensor_model_parallel_rank()
         family, device = cache_family(), embedding.weight.device
         projection = ProjectionBuild.of(spec, vllm_config, family, buffers, device)
+        groups = vllm_groups(expert_parallel=vllm_config.parallel_config.enable_expert_parallel)
+        ep = groups.ep
+        expert = ExpertRank(ep.rank_in_group, ep.world_size) if groups.expert_parallel else None
+        vocabulary = vocabulary_range(embedding)
         return cls(
             spec,
-            Shard.of(spec, size, rank, vocabulary_range(embedding), projection.part),
+            Shard.of(spec, size, rank, vocabulary, projection.part, expert),
             RotaryTables(spec, vllm_config.model_config.max_model_len),
             vllm_config.model_config.dtype,
             size > 1,
             family,
             vllm_config.cache_config.block_size,
             projection,
+            groups,
         )
 
 
