@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import ascend_fused_moe
+import pytest
 from ascend_fused_moe.ops import experts, routing
 from ascend_ops_core.testing import assert_close, run_python
 
@@ -43,3 +44,9 @@ def test_everything_but_the_kernels_works_on_bare_torch() -> None:
     x, w13, w2 = given[0].view(2, 2), given[1].view(2, 2, 2), given[2].view(2, 2, 1)
     ids = torch.tensor([[0], [1]])
     assert_close(fused_experts(x, w13, w2, torch.ones(2, 1), ids), without, scale=10)
+
+
+def test_registering_without_vllm_says_what_to_do() -> None:
+    code = "from ascend_fused_moe.vllm import register; register()"
+    with pytest.raises(AssertionError, match="Install vLLM, or use ascend_fused_moe without it"):
+        run_python(code, missing=["vllm"])
