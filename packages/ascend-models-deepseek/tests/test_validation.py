@@ -20,12 +20,22 @@ def engine(**changes: Any) -> Any:
         "pipeline": 1,
         "mode": CompilationMode.NONE,
         "cache": "auto",
+        "tp": 1,
+        "dp": 1,
+        "ep": False,
+        "eplb": False,
     } | changes
     quant = given["quant"]
     return SimpleNamespace(
         model_config=SimpleNamespace(max_model_len=given["max_model_len"]),
         quant_config=quant and SimpleNamespace(get_name=lambda: quant),
-        parallel_config=SimpleNamespace(pipeline_parallel_size=given["pipeline"]),
+        parallel_config=SimpleNamespace(
+            pipeline_parallel_size=given["pipeline"],
+            tensor_parallel_size=given["tp"],
+            data_parallel_size=given["dp"],
+            enable_expert_parallel=given["ep"],
+            enable_eplb=given["eplb"],
+        ),
         compilation_config=SimpleNamespace(mode=given["mode"]),
         cache_config=SimpleNamespace(cache_dtype=given["cache"]),
     )
@@ -41,6 +51,15 @@ def test_what_works_is_accepted(spec: DeepseekV4Spec, cache: str) -> None:
     check_engine_config(spec, engine(cache=cache))
 
 
+@pytest.mark.parametrize("ranks", [{"tp": 8}, {"tp": 2, "dp": 4}, {"tp": 5}, {}], ids=str)
+def test_every_rank_has_an_expert(spec: DeepseekV4Spec, ranks: dict[str, int]) -> None:
+    check_engine_config(spec, engine(ep=True, **ranks))
+
+
+def test_without_expert_parallelism_ranks_may_outnumber_experts(spec: DeepseekV4Spec) -> None:
+    check_engine_config(spec, engine(tp=16, dp=2))
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -52,8 +71,13 @@ def test_what_works_is_accepted(spec: DeepseekV4Spec, cache: str) -> None:
         ({"pipeline": 2}, r"pipeline_parallel_size=2.*tensor_parallel_size"),
         ({"mode": CompilationMode.VLLM_COMPILE}, r"compilation mode.*enforce_eager=True"),
         ({"cache": "fp8"}, r"kv_cache_dtype='fp8'.*unset"),
+        ({"eplb": True}, r"enable_eplb=True.*stay where they were loaded.*enable_expert_parallel"),
+        (
+            {"ep": True, "tp": 3, "dp": 3},
+            r"on 9 ranks.*=3 x data_parallel_size=3.*n_routed_experts=8.*at most 8 ranks",
+        ),
     ],
-    ids=["length", "quantized", "pipeline", "compiled", "cache"],
+    ids=["length", "quantized", "pipeline", "compiled", "cache", "balanced", "few experts"],
 )
 def test_what_does_not_is_named(spec: DeepseekV4Spec, change: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):

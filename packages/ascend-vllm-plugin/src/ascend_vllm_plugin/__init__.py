@@ -67,9 +67,11 @@ def register() -> None:
     from ascend_models_deepseek.vllm import register as register_deepseek
 
     if platform == NPU_PLATFORM:
+        from ascend_fused_moe.vllm import register as register_experts
         from ascend_ops_core.vllm import register as register_layers
 
         register_layers()
+        register_experts()
     else:
         from ascend_vllm_plugin.compat.expand_kernel import repair_expand_kernel
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ascend_models_deepseek.testing import (
     FLOAT32_LOGITS_ATOL,
     SPECS,
     Oracle,
+    TinyV4Spec,
     random_prompt,
     write_checkpoint,
 )
@@ -27,22 +29,32 @@ TIMEOUT_S = 280
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
+    ("spec", "settings"),
     [
-        ("mixed", {}),
+        (SPECS["mixed"], {}),
         (
-            "tensor_parallel",
+            SPECS["tensor_parallel"],
             {
                 "tensor_parallel_size": 2,
                 "max_num_batched_tokens": 100,
                 "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
             },
         ),
+        (
+            replace(SPECS["tensor_parallel"], n_routed_experts=7),
+            {
+                "tensor_parallel_size": 2,
+                "enable_expert_parallel": True,
+                "max_num_batched_tokens": 100,
+                "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
+            },
+        ),
     ],
-    ids=["multiprocess", "tp2_mtp_chunked"],
+    ids=["multiprocess", "tp2_mtp_chunked", "ep2_mtp_chunked"],
 )
-def test_engine_in_other_processes(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
-    spec = SPECS[name]
+def test_engine_in_other_processes(
+    spec: TinyV4Spec, settings: dict[str, Any], tmp_path: Path
+) -> None:
     folder = write_checkpoint(spec, tmp_path / "checkpoint")
     lengths = (1, 5, 128, 129, 370)
     prompts = [random_prompt(length, spec.vocab_size, seed=length) for length in lengths]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from ascend_fused_moe.groups import ParallelGroups
+from ascend_fused_moe.vllm.groups import vllm_groups
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.static_buffers import StaticBuffers
 from torch import nn
@@ -20,7 +22,7 @@ from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.embedding import vocabulary_range
 from ascend_models_deepseek.deepseek_v4.output_projection import ProjectionBuild
 from ascend_models_deepseek.deepseek_v4.rotation import RotaryTables
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank, Shard
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Build:
         device: device family of the cache table.
         block_tokens: tokens per compressed block.
         projection: what the output projections are built from.
+        groups: ranks of the experts.
         keep_dtype: caches keep the model's dtype, whatever the device family fixes.
     """
 
@@ -47,6 +50,7 @@ class Build:
     device: str
     block_tokens: int
     projection: ProjectionBuild
+    groups: ParallelGroups
     keep_dtype: bool = False
 
     @classmethod
@@ -70,15 +74,20 @@ class Build:
         rank = get_tensor_model_parallel_rank()
         family, device = cache_family(), embedding.weight.device
         projection = ProjectionBuild.of(spec, vllm_config, family, buffers, device)
+        groups = vllm_groups(expert_parallel=vllm_config.parallel_config.enable_expert_parallel)
+        ep = groups.ep
+        expert = ExpertRank(ep.rank_in_group, ep.world_size) if groups.expert_parallel else None
+        vocabulary = vocabulary_range(embedding)
         return cls(
             spec,
-            Shard.of(spec, size, rank, vocabulary_range(embedding), projection.part),
+            Shard.of(spec, size, rank, vocabulary, projection.part, expert),
             RotaryTables(spec, vllm_config.model_config.max_model_len),
             vllm_config.model_config.dtype,
             size > 1,
             family,
             vllm_config.cache_config.block_size,
             projection,
+            groups,
             keeps_dtype(vllm_config),
         )
 

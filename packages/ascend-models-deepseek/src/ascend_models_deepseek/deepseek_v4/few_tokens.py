@@ -140,7 +140,8 @@ class FewTokensLayer:
         return new
 
     def _takes(self, streams: torch.Tensor) -> bool:
-        if not streams.is_cpu or self.layer.tensor_parallel or torch.compiler.is_compiling():
+        alone = not self.layer.tensor_parallel and self.layer.ffn.runner is None
+        if not streams.is_cpu or not alone or torch.compiler.is_compiling():
             return False
         if _cpu.usable(streams) is None or not streams.is_contiguous():
             return False

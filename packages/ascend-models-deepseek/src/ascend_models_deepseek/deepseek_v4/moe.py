@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import torch
+from ascend_fused_moe.communication import AllGatherCommImpl
+from ascend_fused_moe.expert_partition import ExpertPartition
+from ascend_fused_moe.experts_mlp import StackedExpertsMlp
+from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.layers.experts import RoutedExperts
-from ascend_fused_moe.ops.routing import hash_routing, topk_routing
+from ascend_fused_moe.pipeline import MoERouterInput
+from ascend_fused_moe.routers import AscendRouter, create_ascend_fused_moe_router
+from ascend_fused_moe.runner import AscendSharedExperts, SharedExpertParallelMode
+from ascend_fused_moe.vllm.router import router_settings
+from ascend_fused_moe.vllm.runner import VllmMoERunner
 from ascend_ops_core.ops.linear import linear
 from torch import nn
-from vllm.distributed import tensor_model_parallel_all_reduce
 
 from ascend_models_deepseek.deepseek_v4.build import Build
 
 
-class DeepseekV2MLP(nn.Module):
-    """Weights of DeepSeek-V4's shared experts, which run together with the routed ones.
+class DeepseekV2MLP(AscendSharedExperts):
+    """DeepSeek-V4's shared experts; where a rank has all that it needs, routed ones run with them.
 
     Args:
         hidden_size: ``H``.
         intermediate_size: ``I`` of this rank.
         dtype: dtype of the weights.
+        groups: the layer's ranks, those of ``tp`` having slices.
+        swiglu_limit: of the gated activation.
 
     Attributes:
         w13: ``[2 * I, H]``, gate rows before up rows.
         w2: ``[H, I]``.
     """
 
-    def __init__(self, hidden_size: int, intermediate_size: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.w13 = nn.Parameter(
-            torch.empty(2 * intermediate_size, hidden_size, dtype=dtype), requires_grad=False
-        )
-        self.w2 = nn.Parameter(
-            torch.empty(hidden_size, intermediate_size, dtype=dtype), requires_grad=False
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        dtype: torch.dtype,
+        groups: ParallelGroups,
+        swiglu_limit: float | None,
+    ) -> None:
+        super().__init__(
+            torch.empty(2 * intermediate_size, hidden_size, dtype=dtype),
+            torch.empty(hidden_size, intermediate_size, dtype=dtype),
+            groups,
+            SharedExpertParallelMode.TENSOR_PARALLEL,
+            swiglu_limit=swiglu_limit,
         )
 
 
@@ -41,6 +57,11 @@ class DeepseekV4MoE(nn.Module):
     Args:
         build: what all layers share.
         layer: number of the layer; the first ``num_hash_layers`` route by token id.
+
+    Attributes:
+        router: chooses experts.
+        runner: brings tokens to the ranks of whole experts; None where every rank has all
+            experts, or a slice of each, which then run in one pass with the shared ones.
     """
 
     def __init__(self, build: Build, layer: int) -> None:
@@ -52,49 +73,54 @@ class DeepseekV4MoE(nn.Module):
         self.renormalize = spec.norm_topk_prob
         self.scale = spec.routed_scaling_factor
         self.is_hash = spec.is_hash_layer(layer)
-        self.tensor_parallel = build.tensor_parallel
+        self.groups = build.groups
         self.gate = nn.Parameter(torch.empty(experts, hidden, dtype=dtype), requires_grad=False)
         if self.is_hash:
-            table = torch.empty(spec.vocab_size, self.top_k, dtype=torch.int32)
+            # Zeros, since the router checks that experts of the table exist.
+            table = torch.zeros(spec.vocab_size, self.top_k, dtype=torch.int32)
             self.tid2eid = nn.Parameter(table, requires_grad=False)
         else:
             self.gate_bias = nn.Parameter(
                 torch.empty(experts, dtype=torch.float32), requires_grad=False
             )
+        self.router: AscendRouter = create_ascend_fused_moe_router(
+            router_settings(spec),
+            bias=None if self.is_hash else self.gate_bias,
+            table=self.tid2eid if self.is_hash else None,
+        )
+        partition = ExpertPartition(experts, self.groups.ep.world_size)
         inter = shard.intermediate[1] - shard.intermediate[0]
-        self.experts = RoutedExperts(experts, hidden, inter, dtype, spec.swiglu_limit)
-        self.shared_experts = None
+        self.experts = RoutedExperts(partition.capacity, hidden, inter, dtype, spec.swiglu_limit)
+        self.shared_experts: DeepseekV2MLP | None = None
         if spec.n_shared_experts:
             shared = shard.shared_intermediate[1] - shard.shared_intermediate[0]
-            self.shared_experts = DeepseekV2MLP(hidden, shared, dtype)
+            self.shared_experts = DeepseekV2MLP(
+                hidden, shared, dtype, self.groups, spec.swiglu_limit
+            )
+        self.runner: VllmMoERunner | None = None
+        if self.groups.expert_parallel:
+            self.runner = VllmMoERunner(
+                self.router,
+                StackedExpertsMlp(self.experts.w13, self.experts.w2, spec.swiglu_limit),
+                AllGatherCommImpl(self.groups, partition),
+                shared_experts=self.shared_experts,
+            )
 
     def forward(self, hidden: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
         """``[T, H]`` from ``hidden [T, H]``; ``input_ids [T]`` choose experts in hash layers."""
-        weights, ids = self.route(linear(hidden, self.gate), input_ids)
+        logits = linear(hidden, self.gate)
+        if self.runner is not None:
+            out: torch.Tensor = self.runner(hidden, logits, token_ids=input_ids)
+            return out
+        weights, ids = self.route(logits, input_ids)
         shared = None
         if self.shared_experts is not None:
             shared = self.shared_experts.w13, self.shared_experts.w2
-        out = self.experts(hidden, weights, ids, shared)
-        return tensor_model_parallel_all_reduce(out) if self.tensor_parallel else out
+        return self.groups.tp.all_reduce(self.experts(hidden, weights, ids, shared))
 
     def route(
         self, logits: torch.Tensor, input_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights ``[T, k]`` and expert ids ``[T, k]`` from the gate's ``logits [T, E]``."""
-        if self.is_hash:
-            return hash_routing(
-                logits,
-                input_ids,
-                self.tid2eid,
-                scoring=self.scoring,
-                renormalize=self.renormalize,
-                scale=self.scale,
-            )
-        return topk_routing(
-            logits,
-            self.gate_bias,
-            self.top_k,
-            scoring=self.scoring,
-            renormalize=self.renormalize,
-            scale=self.scale,
-        )
+        # Routers of scores read nothing but these, whatever the tokens are.
+        return self.router.select_experts(MoERouterInput(logits, logits, input_ids))

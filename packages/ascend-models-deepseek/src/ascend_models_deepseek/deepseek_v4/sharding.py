@@ -1,8 +1,7 @@
-"""Which part of every tensor a tensor-parallel rank holds."""
+"""Which part of every tensor a rank holds."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from ascend_attention.layers.output_projection import (
@@ -10,9 +9,23 @@ from ascend_attention.layers.output_projection import (
     ProjectionSettings,
     choose_projection,
 )
+from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_ops_core.errors import InvalidInputError
 
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+
+
+@dataclass(frozen=True)
+class ExpertRank:
+    """One of the ranks that whole routed experts lie on.
+
+    Attributes:
+        rank: its place.
+        ranks: number of them.
+    """
+
+    rank: int
+    ranks: int
 
 
 @dataclass(frozen=True)
@@ -25,6 +38,7 @@ class Shard:
         intermediate: channels of each routed expert.
         shared_intermediate: channels of the shared expert.
         vocabulary: rows of embedding and head.
+        experts: routed experts; None for all of them.
     """
 
     heads: tuple[int, int]
@@ -32,6 +46,7 @@ class Shard:
     intermediate: tuple[int, int]
     shared_intermediate: tuple[int, int]
     vocabulary: tuple[int, int]
+    experts: tuple[int, int] | None = None
 
     @property
     def num_heads(self) -> int:
@@ -45,6 +60,7 @@ class Shard:
         rank: int,
         vocabulary: tuple[int, int],
         projection: ProjectionPart | None = None,
+        expert: ExpertRank | None = None,
     ) -> Shard:
         """Ranges of ``rank`` among ``size``.
 
@@ -55,34 +71,50 @@ class Shard:
             vocabulary: its rows of embedding and head.
             projection: its part of the output projection, by default that of the variant which
                 is chosen for such ranks alone.
+            expert: its place among those that share whole experts; None where every rank has a
+                slice of each.
 
         Raises:
             InvalidInputError: ``size`` does not divide the heads or the experts' channels, or
                 no variant of the output projection fits.
         """
-        reason = _refusal(spec, size)
+        whole = expert is not None
+        reason = _refusal(spec, size, whole)
         if reason:
-            common = math.gcd(spec.num_attention_heads, spec.moe_intermediate_size)
-            usable = [n for n in range(1, common + 1) if not _refusal(spec, n)]
+            common = spec.num_attention_heads
+            usable = [n for n in range(1, common + 1) if not _refusal(spec, n, whole)]
             raise InvalidInputError(f"tensor_parallel_size={size}", reason, f"Use one of {usable}.")
 
         def part(total: int) -> tuple[int, int]:
             return rank * (total // size), (rank + 1) * (total // size)
 
         inter = spec.moe_intermediate_size
+        held = None if expert is None else _experts(spec, expert)
         return cls(
             heads=part(spec.num_attention_heads),
             projection=projection or ProjectionPart.of(_settings(spec, size), rank),
-            intermediate=part(inter),
+            intermediate=part(inter) if held is None else (0, inter),
             shared_intermediate=part(inter * spec.n_shared_experts),
             vocabulary=vocabulary,
+            experts=held,
         )
 
 
-def _refusal(spec: DeepseekV4Spec, size: int) -> str:
+def _experts(spec: DeepseekV4Spec, expert: ExpertRank) -> tuple[int, int]:
+    held = ExpertPartition(spec.n_routed_experts, expert.ranks).experts_of(expert.rank)
+    return held.start, held.stop
+
+
+def _refusal(spec: DeepseekV4Spec, size: int, whole_experts: bool) -> str:
     """Why ``size`` ranks cannot share the model; empty if they can."""
-    for name in ("num_attention_heads", "moe_intermediate_size"):
-        value = getattr(spec, name)
+    sliced = {
+        "num_attention_heads": spec.num_attention_heads,
+        "moe_intermediate_size": spec.moe_intermediate_size,
+    }
+    if whole_experts:
+        shared = sliced.pop("moe_intermediate_size") * spec.n_shared_experts
+        sliced["moe_intermediate_size * n_shared_experts"] = shared
+    for name, value in sliced.items():
         if value % size:
             return f"it must divide {name}={value}"
     try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ascend_ops_core.errors import InvalidInputError
-from vllm.config import CompilationMode, VllmConfig
+from vllm.config import CompilationMode, ParallelConfig, VllmConfig
 
 from ascend_models_deepseek.deepseek_v4.build import cache_family
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.output_projection import chosen_projection
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank, Shard
 from ascend_models_deepseek.deepseek_v4.weights import main_table, mtp_table
 
 
@@ -39,6 +39,7 @@ def check_engine_config(spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:
             "the layers of this model cannot be split over pipeline stages yet",
             "Use tensor_parallel_size instead.",
         )
+    _check_expert_parallel(spec, vllm_config.parallel_config)
     if vllm_config.compilation_config.mode != CompilationMode.NONE:
         raise InvalidInputError(
             f"compilation mode {vllm_config.compilation_config.mode}",
@@ -51,6 +52,30 @@ def check_engine_config(spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:
             "caches keep the model's dtype on this device",
             "Leave kv_cache_dtype unset.",
         )
+
+
+def _check_expert_parallel(spec: DeepseekV4Spec, parallel: ParallelConfig) -> None:
+    if parallel.enable_eplb:
+        raise InvalidInputError(
+            "enable_eplb=True",
+            "experts of this model stay where they were loaded",
+            "Leave enable_eplb unset; enable_expert_parallel alone works.",
+        )
+    ranks = expert_ranks(parallel)
+    if ranks > spec.n_routed_experts:
+        raise InvalidInputError(
+            f"enable_expert_parallel=True on {ranks} ranks (tensor_parallel_size="
+            f"{parallel.tensor_parallel_size} x data_parallel_size={parallel.data_parallel_size})",
+            f"the model has n_routed_experts={spec.n_routed_experts}, and each rank needs one",
+            f"Use at most {spec.n_routed_experts} ranks, or leave enable_expert_parallel unset.",
+        )
+
+
+def expert_ranks(parallel: ParallelConfig) -> int:
+    """Ranks that whole routed experts lie on; 1 where each rank has all, or a slice of each."""
+    if not parallel.enable_expert_parallel:
+        return 1
+    return parallel.tensor_parallel_size * parallel.data_parallel_size
 
 
 def check_draft(spec: DeepseekV4Spec) -> None:
@@ -73,8 +98,15 @@ def check_request(vllm_config: VllmConfig) -> None:
     model = vllm_config.model_config
     spec = DeepseekV4Spec.from_config(model.hf_config)
     check_engine_config(spec, vllm_config)
-    size = vllm_config.parallel_config.tensor_parallel_size
-    shard = Shard.of(spec, size, 0, (0, spec.vocab_size))
+    parallel = vllm_config.parallel_config
+    ranks = expert_ranks(parallel)
+    shard = Shard.of(
+        spec,
+        parallel.tensor_parallel_size,
+        0,
+        (0, spec.vocab_size),
+        expert=ExpertRank(0, ranks) if ranks > 1 else None,
+    )
     chosen_projection(spec, vllm_config, cache_family())
     speculative = vllm_config.speculative_config
     drafts = speculative is not None and speculative.method == "mtp"

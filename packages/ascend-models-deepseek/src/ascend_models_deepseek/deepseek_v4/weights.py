@@ -39,6 +39,7 @@ class TensorRule:
         view: shape in which the tensor is read, or None for its own.
         below: for a table of ids, the number that all of them lie below; None for weights.
         optional: may be absent.
+        kept: this rank holds a part of it; else it is only checked.
     """
 
     shape: tuple[int, ...]
@@ -48,6 +49,7 @@ class TensorRule:
     view: tuple[int, ...] | None = None
     below: int | None = None
     optional: bool = False
+    kept: bool = True
 
     @property
     def loadable(self) -> tuple[torch.dtype, ...]:
@@ -145,7 +147,8 @@ class WeightTable:
                 and rule.shape == tuple(tensor.shape)
                 and tensor.dtype in rule.loadable
             ):
-                rule.copy(tensor, parameters[rule.param])
+                if rule.kept:
+                    rule.copy(tensor, parameters[rule.param])
                 bad_values += rule.value_problems(name, tensor)
             release_pages(tensor)
         raise_for(self.problems(found) + bad_values)
@@ -333,9 +336,15 @@ def _moe(
     else:
         yield f"{name}.gate.bias", TensorRule((experts,), f"{param}.gate_bias")
     routed = spec.moe_intermediate_size
+    held = range(*(shard.experts or (0, experts)))
     for e in range(experts):
         yield from _ffn(
-            hidden, routed, shard.intermediate, f"{name}.experts.{e}", f"{param}.experts", (e,)
+            hidden,
+            routed,
+            shard.intermediate,
+            f"{name}.experts.{e}",
+            f"{param}.experts",
+            (held.index(e),) if e in held else None,
         )
     if spec.n_shared_experts:
         yield from _ffn(
@@ -354,20 +363,29 @@ def _ffn(
     part: tuple[int, int],
     name: str,
     param: str,
-    expert: tuple[int, ...],
+    place: tuple[int, ...] | None,
 ) -> Iterator[tuple[str, TensorRule]]:
+    """Rules of one expert; ``place`` is that among a rank's experts, None for another rank's."""
+    if place is None:
+        for weight, of, shape in (
+            ("w1", "w13", (inter, hidden)),
+            ("w3", "w13", (inter, hidden)),
+            ("w2", "w2", (hidden, inter)),
+        ):
+            yield f"{name}.{weight}.weight", TensorRule(shape, f"{param}.{of}", kept=False)
+        return
     local = part[1] - part[0]
     rows = (slice(*part),)
     for weight, first in (("w1", 0), ("w3", local)):
         yield (
             f"{name}.{weight}.weight",
             TensorRule(
-                (inter, hidden), f"{param}.w13", (*expert, slice(first, first + local)), rows
+                (inter, hidden), f"{param}.w13", (*place, slice(first, first + local)), rows
             ),
         )
     yield (
         f"{name}.w2.weight",
-        TensorRule((hidden, inter), f"{param}.w2", (*expert, slice(None)), (slice(None), *rows)),
+        TensorRule((hidden, inter), f"{param}.w2", (*place, slice(None)), (slice(None), *rows)),
     )
 
 

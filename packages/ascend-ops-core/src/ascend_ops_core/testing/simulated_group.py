@@ -81,13 +81,44 @@ def on_ranks(ranks: int, function: Callable[[SimulatedGroup], T]) -> list[T]:
         The results by rank.
     """
     shared = _Shared(ranks)
+    return _run(ranks, [shared], lambda rank: function(SimulatedGroup(rank, shared)))
 
+
+def on_grid(
+    rows: int, columns: int, function: Callable[[SimulatedGroup, SimulatedGroup, SimulatedGroup], T]
+) -> list[T]:
+    """Run ``function`` once for each rank of a grid, all at the same time.
+
+    Args:
+        rows: number of rows.
+        columns: ranks of a row.
+        function: takes its rank's group along the row, along the column, and of all ranks.
+
+    Returns:
+        The results by rank, row by row.
+    """
+    along, across = [_Shared(columns) for _ in range(rows)], [_Shared(rows) for _ in range(columns)]
+    everyone = _Shared(rows * columns)
+
+    def one(rank: int) -> T:
+        row, column = divmod(rank, columns)
+        return function(
+            SimulatedGroup(column, along[row]),
+            SimulatedGroup(row, across[column]),
+            SimulatedGroup(rank, everyone),
+        )
+
+    return _run(rows * columns, [*along, *across, everyone], one)
+
+
+def _run(ranks: int, groups: list[_Shared], function: Callable[[int], T]) -> list[T]:
     def one(rank: int) -> T:
         try:
             with torch.inference_mode():
-                return function(SimulatedGroup(rank, shared))
+                return function(rank)
         except BaseException:
-            shared.barrier.abort()
+            for shared in groups:
+                shared.barrier.abort()
             raise
 
     with ThreadPoolExecutor(ranks) as pool:

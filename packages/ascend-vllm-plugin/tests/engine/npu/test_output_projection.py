@@ -1,4 +1,7 @@
-"""Variants of the output projection in engines: two processes with graphs and drafts, and A5."""
+"""Variants of the output projection in engines: two processes with graphs and drafts, and A5.
+
+The two processes share the experts as well, over replicas and over tensor-parallel ranks.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +55,14 @@ def prompt(length: int) -> list[int]:
 
 
 RUNS: dict[str, dict[str, Any]] = {
-    # Each replica has requests of its own, and the second goes on without any.
+    # Each replica has requests of its own, and the second goes on without any. An odd number of
+    # experts lies on both.
     "ExchangedOutputProjection": {
-        "spec": SMALL,
+        "spec": replace(SMALL, n_routed_experts=7),
         "prompts": [[prompt(1), prompt(129)], [prompt(7)]],
         "settings": {
             "data_parallel_size": 2,
+            "enable_expert_parallel": True,
             "additional_config": {"o_proj_tensor_parallel_size": 2},
         },
     },
@@ -65,7 +70,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "LatentParallelOutputProjection": {
         "spec": replace(SMALL, seed=5, o_groups=1, o_lora_rank=48),
         "prompts": [[prompt(5), prompt(101)]],
-        "settings": {"tensor_parallel_size": 2},
+        "settings": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
     },
 }
 
@@ -129,6 +134,7 @@ def test_greedy_tokens_are_those_of_transformers(name: str, folder: Path) -> Non
         for ids, tokens in zip(run["prompts"][replica], result["tokens"], strict=True):
             assert tokens == oracle.greedy(ids, COUNT).tokens
         assert result["layer"] == name
+        assert result["experts"] == -(-run["spec"].n_routed_experts // RANKS)
         assert result["graphs"] == GRAPH_SIZES
         assert result["buffers"] == ["o_proj_send", "o_proj_received"]
     # A replica without requests takes part in every replay of the other.

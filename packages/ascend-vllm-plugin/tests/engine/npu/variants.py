@@ -3,7 +3,7 @@
 Usage: variants.py ARGUMENTS.json RANK, where the arguments hold a list of `runs`, each with
 `settings` (of `vllm.LLM`), `port`, `prompts` (of each data-parallel replica, by its rank) and
 `count`. Writes `result.RANK.json` beside the arguments: for each run the tokens, the sizes of the
-graphs, how many replays there were, and the names of the static buffers.
+graphs, how many replays there were, the experts of a layer, and the names of the static buffers.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def _generated(run: dict[str, Any], rank: int) -> dict[str, Any]:
         "graphs": runner.model.captured_sizes,
         "replays": done.replays,
         "layer": type(model.model.layers[0].attn.o_proj).__name__,
+        "experts": len(model.model.layers[0].ffn.experts.w2),
         "buffers": [
             name for name in ("o_proj_send", "o_proj_received") if name in model.static_buffers
         ],

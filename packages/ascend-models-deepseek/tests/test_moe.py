@@ -1,0 +1,145 @@
+"""The layer of experts over ranks: the outputs of one process, each summed exactly once.
+
+Ranks are threads; test_processes.py of the plugin serves the model in processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from ascend_fused_moe.groups import ParallelGroups, SingleRank, single_rank
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.moe import DeepseekV4MoE
+from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank, Shard
+from ascend_models_deepseek.deepseek_v4.weights import main_table
+from ascend_models_deepseek.testing import SPECS
+from ascend_ops_core.testing.simulated_group import SimulatedGroup, on_grid
+
+HASH, SCORE = 0, 2
+SUMS = ("all_reduce", "reduce_scatter")
+
+
+def spec_of(experts: int, shared: int = 1) -> DeepseekV4Spec:
+    config = replace(SPECS["mixed"], n_routed_experts=experts).original_config()
+    return replace(DeepseekV4Spec.from_config(config), n_shared_experts=shared)
+
+
+def layer_of(
+    spec: DeepseekV4Spec, groups: ParallelGroups, layer: int, tensors: dict[str, torch.Tensor]
+) -> DeepseekV4MoE:
+    """A rank's layer, with its part of a checkpoint."""
+    ep, tp = groups.ep, groups.tp
+    expert = ExpertRank(ep.rank_in_group, ep.world_size) if groups.expert_parallel else None
+    shard = Shard.of(spec, tp.world_size, tp.rank_in_group, (0, 1), expert=expert)
+    build: Any = SimpleNamespace(spec=spec, shard=shard, dtype=torch.float32, groups=groups)
+    made = DeepseekV4MoE(build, layer)
+    parameters = dict(made.named_parameters())
+    rules = main_table(spec, shard).rules
+    assert {rules[name].param.split(".ffn.")[1] for name in tensors} == set(parameters)
+    for name, tensor in tensors.items():
+        if rules[name].kept:
+            rules[name].copy(tensor, parameters[rules[name].param.split(".ffn.")[1]])
+    return made
+
+
+def checkpoint(spec: DeepseekV4Spec, layer: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(layer)
+    rules = main_table(spec, Shard.of(spec, 1, 0, (0, 1))).rules
+    return {
+        name: torch.randint(0, rule.below, rule.shape, generator=generator)
+        if rule.below
+        else torch.randn(rule.shape, generator=generator) * 0.2
+        for name, rule in rules.items()
+        if name.startswith(f"layers.{layer}.ffn.")
+    }
+
+
+def given(
+    spec: DeepseekV4Spec, tokens: Sequence[int]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(sum(tokens))
+    hidden = torch.randn(sum(tokens), spec.hidden_size, generator=generator)
+    ids = torch.randint(0, spec.vocab_size, (sum(tokens),), generator=generator)
+    return list(hidden.split(list(tokens))), list(ids.split(list(tokens)))
+
+
+def sums(group: Any) -> list[str]:
+    return [one for one in getattr(group, "calls", []) if one in SUMS]
+
+
+def run(
+    spec: DeepseekV4Spec, layer: int, tp: int, tokens: Sequence[int], *, expert_parallel: bool
+) -> list[dict[str, list[str]]]:
+    """Compare all ranks of ``len(tokens)`` replicas with one process; return what each summed."""
+    tensors = checkpoint(spec, layer)
+    hidden, ids = given(spec, tokens)
+    whole = layer_of(spec, single_rank(), layer, tensors)
+    expected = [whole(x, i) for x, i in zip(hidden, ids, strict=True)]
+
+    def one(
+        row: SimulatedGroup, column: SimulatedGroup, everyone: SimulatedGroup
+    ) -> tuple[torch.Tensor, dict[str, list[str]]]:
+        views = {"tp": row, "dp": column, "ep": everyone}
+        used: dict[str, Any] = {
+            name: group if group.world_size > 1 and (expert_parallel or name == "tp") else None
+            for name, group in views.items()
+        }
+        groups = ParallelGroups(**{n: g or SingleRank() for n, g in used.items()})
+        made = layer_of(spec, groups, layer, tensors)
+        assert (made.runner is not None) == groups.expert_parallel
+        place = column.rank_in_group
+        out = made(hidden[place].clone(), ids[place])
+        return out, {name: sums(group) for name, group in used.items()}
+
+    results = on_grid(len(tokens), tp, one)
+    for rank, (out, _) in enumerate(results):
+        torch.testing.assert_close(out, expected[rank // tp], rtol=1e-5, atol=1e-5)
+    return [calls for _, calls in results]
+
+
+@pytest.mark.parametrize("layer", [HASH, SCORE], ids=["hash", "score"])
+@pytest.mark.parametrize("tokens", [1, 0, 33])
+@pytest.mark.parametrize(("tp", "experts"), [(2, 8), (2, 7), (4, 7), (4, 4)])
+def test_replicas_of_one_sum_once(layer: int, tokens: int, tp: int, experts: int) -> None:
+    """Slices of all experts, and whole ones: one all-reduce of shared and routed experts."""
+    for expert_parallel in (False, True):
+        made = run(spec_of(experts), layer, tp, [tokens], expert_parallel=expert_parallel)
+        assert made == [{"tp": ["all_reduce"], "dp": [], "ep": []}] * tp
+
+
+@pytest.mark.parametrize("layer", [HASH, SCORE], ids=["hash", "score"])
+@pytest.mark.parametrize(
+    ("tp", "tokens"), [(1, [3, 5]), (1, [4, 0, 1]), (2, [0, 7]), (2, [2, 2]), (1, [0, 0])]
+)
+def test_replicas_share_experts(layer: int, tp: int, tokens: list[int]) -> None:
+    """Each replica gets the outputs of its own tokens, also without any."""
+    made = run(spec_of(7), layer, tp, tokens, expert_parallel=True)
+    once = {"tp": ["all_reduce"] * (tp > 1), "dp": ["reduce_scatter"] * any(tokens), "ep": []}
+    assert made == [once] * (tp * len(tokens))
+
+
+@pytest.mark.parametrize("expert_parallel", [False, True])
+def test_without_shared_experts(expert_parallel: bool) -> None:
+    made = run(spec_of(7, shared=0), SCORE, 2, [5], expert_parallel=expert_parallel)
+    assert made == [{"tp": ["all_reduce"], "dp": [], "ep": []}] * 2
+
+
+def test_a_rank_holds_its_experts_alone() -> None:
+    spec = spec_of(7)
+    tensors = checkpoint(spec, SCORE)
+
+    def held(row: SimulatedGroup, column: SimulatedGroup, everyone: SimulatedGroup) -> Any:
+        groups = ParallelGroups(row, SingleRank(), everyone)
+        return layer_of(spec, groups, SCORE, tensors).experts
+
+    first, second = on_grid(1, 2, held)
+    assert first.w2.shape == second.w2.shape == (4, spec.hidden_size, spec.moe_intermediate_size)
+    name = f"layers.{SCORE}.ffn.experts"
+    for expert in range(7):
+        own = first.w2[expert] if expert < 4 else second.w2[expert - 4]
+        assert torch.equal(own, tensors[f"{name}.{expert}.w2.weight"])
