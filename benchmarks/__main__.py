@@ -90,6 +90,44 @@ def cell(peer: str, workload: str, work: Path, result: Path) -> None:
 
 
 @app.command()
+def moe(
+    dtype: Annotated[list[str] | None, typer.Option(help="float32, bfloat16 or both.")] = None,
+    experts: Annotated[list[int] | None, typer.Option(help="Numbers of experts.")] = None,
+    threads: Annotated[int, typer.Option(help="Threads of all peers.")] = 2,
+    isa: Annotated[
+        str, typer.Option(help="native, or avx2: hold all peers to AVX2 on a wider CPU.")
+    ] = "native",
+) -> None:
+    """Routed experts against transformers' and vLLM's on a CPU, in one run."""
+    if isa not in HELD:
+        raise typer.BadParameter(f"--isa {isa}: known are {', '.join(HELD)}")
+    command = [sys.executable, "-m", "benchmarks", "moe-cells", isa, str(threads)]
+    command += [",".join(dtype or ["float32", "bfloat16"])]
+    command += [",".join(str(number) for number in experts or [16, 128])]
+    subprocess.run(command, env={**os.environ, **HELD[isa], **environment(threads)}, check=True)
+
+
+@app.command(hidden=True)
+def moe_cells(isa: str, threads: int, dtypes: str, experts: str) -> None:
+    """Run the cells of the experts' benchmark in this process and write the page."""
+    import torch
+
+    from benchmarks import machine, moe, moe_report
+
+    torch.set_num_threads(threads)
+    capability = torch.backends.cpu.get_cpu_capability()
+    if isa == "avx2":
+        moe.hold_vllm_to_avx2()
+        if capability != "AVX2":
+            raise typer.BadParameter(f"--isa avx2, but torch used {capability}")
+    # Other work on the machine slows whoever waits for a thread, not all peers alike.
+    load = {"load average before the run": f"{os.getloadavg()[0]:.1f}"}
+    facts = machine.describe(threads) | {"torch uses": capability} | load | HELD[isa]
+    cells = moe.measure(dtypes.split(","), [int(n) for n in experts.split(",")], typer.echo)
+    typer.echo(f"written: {moe_report.PAGE}, {moe_report.write(capability, facts, cells)}")
+
+
+@app.command()
 def profile(
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     batch: Annotated[int, typer.Option(help="Sequences at once.")] = 1,

@@ -56,8 +56,8 @@ def brute_force(given: Case, limit: float | None) -> torch.Tensor:
     return out
 
 
-# 16 and 17 tokens lie on both sides of the token limit; with 17 the number of pairs decides.
-@pytest.mark.parametrize("tokens", [0, 1, 3, 4, 5, 16, 17, 65])
+# Up to 32 tokens a task takes fewer rows; a part of an expert's tokens is 32 as well.
+@pytest.mark.parametrize("tokens", [0, 1, 3, 4, 5, 32, 33, 65])
 @pytest.mark.parametrize("k", [1, 3, 5])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_equals_brute_force(tokens: int, k: int, dtype: torch.dtype) -> None:
@@ -67,22 +67,46 @@ def test_equals_brute_force(tokens: int, k: int, dtype: torch.dtype) -> None:
     assert_close(got, brute_force(given, 0.7))
 
 
-@pytest.mark.parametrize(("tokens", "experts"), [(17, 13), (17, 12), (20, 15), (21, 15)])
-def test_both_sides_of_the_crossover_in_pairs(
-    tokens: int, experts: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tokens", [39, 40, 130])
+def test_many_pairs_per_expert(
+    tokens: int, dtype: torch.dtype, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = case(tokens, 3, experts)
-    expected = brute_force(given, None)
-    assert_close(fused_experts(*given), expected)
-    calls = []
-    monkeypatch.setattr(reference, "fused_experts", lambda *args: calls.append(args))
+    """Both sides of the crossover to torch's products, which a CPU with bfloat16 has."""
+    monkeypatch.setattr(cpu, "native_bf16", lambda: native)
+    given = case(tokens, 3, dtype=dtype)
+    given.ids[5] = given.ids[5, 0]
+    shared = (torch.randn(26, 19) / 19**0.5).to(dtype), (torch.randn(19, 13) / 13**0.5).to(dtype)
+    alone = Case(
+        given.x,
+        shared[0].unsqueeze(0),
+        shared[1].unsqueeze(0),
+        torch.ones(tokens, 1),
+        torch.zeros(tokens, 1, dtype=torch.int64),
+    )
+    expected = brute_force(given, 0.7)
+    assert_close(fused_experts(*given, swiglu_limit=0.7), expected)
+    both = fused_experts(*given, swiglu_limit=0.7, shared=shared)
+    assert_close(both, expected + brute_force(alone, 0.7), scale=2)
+    called = []
+    monkeypatch.setattr(cpu, "_with_torch", lambda *args: called.append(args))
     fused_experts(*given)
-    few = tokens <= cpu._FEW_TOKENS or 3 * tokens <= cpu._FEW_PAIRS_PER_EXPERT * experts
-    assert len(calls) == (0 if few else 1)
+    many = 3 * tokens >= cpu._NATIVE_PAIRS_PER_EXPERT * 5
+    assert bool(called) == (native and many and dtype == torch.bfloat16)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("hidden", "inter"), [(1, 1), (32, 64), (33, 31), (65, 96)])
+def test_more_tokens_than_are_taken_at_once(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "_TOKENS_AT_ONCE", 16)
+    given = case(33, 2, dtype=dtype)
+    assert_close(fused_experts(*given), brute_force(given, None))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("hidden", "inter"), [(1, 1), (32, 64), (33, 31), (65, 96), (131, 66)])
 def test_sizes_around_a_task_of_rows(hidden: int, inter: int, dtype: torch.dtype) -> None:
     given = case(4, 2, 3, hidden, inter, dtype)
     assert_close(fused_experts(*given), brute_force(given, None))
