@@ -97,7 +97,7 @@ def test_json_holds_the_whole_plan() -> None:
         (["--device", "A5"], "--memory-gib"),
         (["--device", "A2", "--cards", "8", "--tp", "3"], "tp=3 x dp=1 makes 3"),
         (["--device", "A2", "--cards", "9", "--dp", "2"], "cannot share them evenly"),
-        (["--device", "A2", "--cards", "16"], "it must divide o_groups=8"),
+        (["--device", "A2", "--cards", "12"], "it must divide num_attention_heads=64"),
         (["--device", "A2", "--cards", "8", "--ep", "2"], "Use ep=1 or ep=8"),
         (["--device", "A2", "--kv-dtype", "float32"], "Leave it at auto"),
         (["--device", "A2", "--memory-gib", "nan"], "it is a size in GiB"),

@@ -195,6 +195,11 @@ def tiled_product(x, t0, t1, w, first, last, out, column):  # type: ignore[no-un
         column: where the result of row ``first`` goes.
     """
     shift = column - first
+    if t1 - t0 == 1:
+        # Row after row is one stream for the prefetcher, which several rows at once are not.
+        for n in range(first, last):
+            out[0, shift + n] = narrow(out, _dot(x[t0], w[n]))
+        return
     sums = np.empty(TILE_TOKENS * TILE_ROWS, dtype=np.float32)
     for begin in range(t0, t1, _TOKENS_IN_CACHE):
         end = min(t1, begin + _TOKENS_IN_CACHE)
