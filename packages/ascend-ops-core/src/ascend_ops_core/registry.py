@@ -66,6 +66,7 @@ class Operator:
         family: dotted name of its folder.
         schema: its schema in torch's notation; arguments that are written carry ``(a!)``.
         npu: names of its NPU implementations, the preferred one first.
+        packet: the registered operator, ``torch.ops.<package>.<name>.default``.
     """
 
     def __init__(
@@ -90,16 +91,13 @@ class Operator:
         library.impl(self.name, self._on_npu, "PrivateUse1")
         library.impl(self.name, self._by_definition, "CUDA")
         torch.library.register_fake(self.qualified_name, fake, lib=library)
+        # The registered operator. Looked up now, since Dynamo traces no lazy property of Python 3.11.
+        self.packet: Any = getattr(getattr(torch.ops, self.namespace), self.name).default
 
     @property
     def qualified_name(self) -> str:
         """``package::name``."""
         return f"{self.namespace}::{self.name}"
-
-    @cached_property
-    def packet(self) -> Any:
-        """The registered operator, ``torch.ops.<package>.<name>.default``."""
-        return getattr(getattr(torch.ops, self.namespace), self.name).default
 
     @cached_property
     def reference(self) -> Callable[..., Any]:
