@@ -91,7 +91,7 @@ class Operator:
         library.impl(self.name, self._on_npu, "PrivateUse1")
         library.impl(self.name, self._by_definition, "CUDA")
         torch.library.register_fake(self.qualified_name, fake, lib=library)
-        # The registered operator. Looked up now, since Dynamo traces no lazy property of Python 3.11.
+        # Looked up now, since Dynamo traces no lazy property of Python 3.11.
         self.packet: Any = getattr(getattr(torch.ops, self.namespace), self.name).default
 
     @property
