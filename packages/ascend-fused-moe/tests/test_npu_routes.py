@@ -68,7 +68,9 @@ def _experts(
     [
         ("A2", {}, ""),
         ("A3", {}, ""),
-        ("A5", {}, "A5, npu_moe_init_routing_v2 is documented for A2, A3"),
+        ("A5", {}, ""),
+        ("A5", {"dtype": torch.float32, "w2": torch.float32}, "float32.*on A5 takes float16"),
+        ("310P", {}, "310P, npu_grouped_matmul is documented for A2, A3, A5"),
         ("A2", {"count": 1}, "1 experts.*2 to 1024"),
         ("A2", {"count": 1025}, "1025 experts.*2 to 1024"),
         ("A2", {"w2": torch.float32}, "bfloat16 and torch.float32 beside x of torch.bfloat16"),

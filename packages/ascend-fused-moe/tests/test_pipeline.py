@@ -11,11 +11,11 @@ import pytest
 import torch
 from ascend_fused_moe.communication import AllGatherCommImpl, AlltoAllCommImpl
 from ascend_fused_moe.dispatchers import TokenDispatcherWithAllGather
-from ascend_fused_moe.dispatchers.permutation import permute, unpermute
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.experts_mlp import StackedExpertsMlp, experts_of_rows
 from ascend_fused_moe.group_list import GroupList, GroupListKind
 from ascend_fused_moe.groups import ParallelGroups, SingleRank, single_rank
+from ascend_fused_moe.permutation import permute, unpermute
 from ascend_fused_moe.pipeline import MoERouterInput, MoETokenDispatchInput
 from ascend_fused_moe.routers import AscendFusedTopKRouter
 from ascend_fused_moe.runner import (

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from ascend_fused_moe.dispatchers.base import MoETokenDispatcher
-from ascend_fused_moe.dispatchers.permutation import permute, unpermute
 from ascend_fused_moe.group_list import GroupList, GroupListKind
+from ascend_fused_moe.permutation import permute, unpermute
 from ascend_fused_moe.pipeline import (
     MoEAllGatherCombineMetadata,
     MoECombineMetadata,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from ascend_fused_moe.dispatchers.base import MoETokenDispatcher
-from ascend_fused_moe.dispatchers.permutation import permute, unpermute
 from ascend_fused_moe.group_list import GroupList, GroupListKind
 from ascend_fused_moe.groups import MoEGroup
+from ascend_fused_moe.permutation import permute, unpermute
 from ascend_fused_moe.pipeline import (
     MoEAllToAllCombineMetadata,
     MoECombineMetadata,

@@ -6,12 +6,17 @@ Not run on hardware; checked against torch_npu's schemas.
 from __future__ import annotations
 
 import torch
-from ascend_ops_core.devices import DeviceFacts
+from ascend_ops_core.devices import DeviceFacts, current_facts
 from ascend_ops_core.ops.activation import silu_and_mul_with_clamp
 from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.support import Support, first_refusal
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+from ascend_fused_moe.permutation import permute
+
+_HALVES = (torch.float16, torch.bfloat16)
+_FLOATS = (*_HALVES, torch.float32)
+# Families for which npu_moe_init_routing_v2 is documented.
+_INIT_ROUTING = ("A2", "A3")
 _LEAST_EXPERTS, _MAX_EXPERTS = 2, 1024
 _INNER_LIMIT = 65536
 _BY_ROWS, _ONE_RESULT, _COUNTS, _UNQUANTIZED = 0, 2, 1, -1
@@ -27,11 +32,28 @@ def fused_experts(
     shared_w13: torch.Tensor | None,
     shared_w2: torch.Tensor | None,
 ) -> torch.Tensor:
-    """``npu_moe_init_routing_v2``, two ``npu_grouped_matmul`` and a sum in float32.
+    """``npu_moe_init_routing_v2`` or, on A5, a sort, two ``npu_grouped_matmul``, a sum in float32.
 
     See :func:`ascend_fused_moe.ops.experts.fused_experts`.
     """
-    experts, top_k = w13.shape[0], ids.shape[1]
+    rows, chosen, counts = _permuted(x, ids, w13.shape[0])
+    hidden = silu_and_mul_with_clamp(_grouped(rows, w13, counts), swiglu_limit)
+    parts = _grouped(hidden, w2, counts)
+    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    if shared_w13 is not None and shared_w2 is not None:
+        out += linear(silu_and_mul_with_clamp(linear(x, shared_w13), swiglu_limit), shared_w2)
+    # Choice by choice, since all at once would take top_k times the memory in float32.
+    for j in range(ids.shape[1]):
+        out += parts.index_select(0, chosen[:, j]) * weights[:, j, None].float()
+    return out.to(x.dtype)
+
+
+def _permuted(
+    x: torch.Tensor, ids: torch.Tensor, experts: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows in the order of experts, the row of each choice ``[T, k]``, and rows of each expert."""
+    if current_facts().family not in _INIT_ROUTING:
+        return permute(x, ids.long(), experts)
     rows, positions, counts, _ = torch.ops.npu.npu_moe_init_routing_v2(
         x,
         ids.int(),
@@ -42,16 +64,7 @@ def fused_experts(
         active_expert_range=[0, experts],
         quant_mode=_UNQUANTIZED,
     )
-    hidden = silu_and_mul_with_clamp(_grouped(rows, w13, counts), swiglu_limit)
-    parts = _grouped(hidden, w2, counts)
-    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    if shared_w13 is not None and shared_w2 is not None:
-        out += linear(silu_and_mul_with_clamp(linear(x, shared_w13), swiglu_limit), shared_w2)
-    # Choice by choice, since all at once would take top_k times the memory in float32.
-    chosen = positions.view(-1, top_k)
-    for j in range(top_k):
-        out += parts.index_select(0, chosen[:, j]) * weights[:, j, None].float()
-    return out.to(x.dtype)
+    return rows, positions.view(ids.shape), counts
 
 
 def _grouped(x: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
@@ -78,17 +91,22 @@ def supports_fused_experts(
     shared_w13: torch.Tensor | None,
     shared_w2: torch.Tensor | None,
 ) -> Support:
-    """A2 and A3; one float dtype; 2 to 1024 experts; sizes below 65536 (torch_npu's docs).
+    """One float dtype, on A5 of 16 bits; 2 to 1024 experts; sizes below 65536.
 
-    For A3 npu_grouped_matmul is not listed; npu_moe_init_routing_v2 is, whose result has no other
-    use.
+    Limits are those of torch_npu's documentation. For A3 it does not list npu_grouped_matmul, but
+    npu_moe_init_routing_v2, whose result has no other use; A5 is from CANN's aclnnGroupedMatmulV4.
     """
+    dtypes = _FLOATS if facts.family in _INIT_ROUTING else _HALVES
     return first_refusal(
         (
-            facts.family in ("A2", "A3"),
-            f"{facts.family}, npu_moe_init_routing_v2 is documented for A2, A3",
+            facts.family in (*_INIT_ROUTING, "A5"),
+            f"{facts.family}, npu_grouped_matmul is documented for A2, A3, A5",
         ),
-        (x.dtype in _FLOATS, f"x of {x.dtype}, npu_grouped_matmul takes 16 or 32 bit floats"),
+        (
+            x.dtype in dtypes,
+            f"x of {x.dtype}, npu_grouped_matmul on {facts.family} takes "
+            + ", ".join(str(one).removeprefix("torch.") for one in dtypes),
+        ),
         (
             w13.dtype == w2.dtype == x.dtype,
             f"weights of {w13.dtype} and {w2.dtype} beside x of {x.dtype}, npu_grouped_matmul "
