@@ -47,6 +47,7 @@ class FewTokensLayer:
 
         Raises:
             IndexError: a row lies outside its cache.
+            InvalidInputError: a token id outside the table of hash routing.
         """
         layer = self.layer
         if not self._takes(streams):
@@ -118,6 +119,7 @@ class FewTokensLayer:
         ):
             # The operator names what is wrong.
             moe.route(torch.zeros(made.logits.shape), input_ids)
+            raise IndexError("a token or one of its experts lies outside the routing table")
         new = torch.empty_like(streams)
         w13, w2 = as_numpy(moe.experts.w13), as_numpy(moe.experts.w2)
         shared = w13[0, :0], w2[0, :, :0].reshape(w2.shape[1], 0)
