@@ -90,10 +90,7 @@ def notes(plan: Plan) -> Iterator[str]:
                 "converted. Plan with --weight-format w8a8."
             )
     if request.layout.expert > 1:
-        yield (
-            "ep: this version slices every expert over the cards of a replica, so sharing experts "
-            "out is a plan for a later one."
-        )
+        yield "ep: whole experts are shared out by an engine with --enable-expert-parallel."
     if request.captures.dropped:
         yield f"graphs: {request.captures.reason}."
     outside = plan.memory_bytes.bytes - plan.budget
