@@ -242,7 +242,7 @@ def _command(deployment: Deployment) -> str:
     prefix = ""
     if deployment.hccl_buffsize != DEFAULT_MIB:
         prefix = f"{VARIABLE}={deployment.hccl_buffsize} "
-    return f"{prefix}ascend-vllm serve {' '.join(words)}"
+    return f"{prefix}vllm serve {' '.join(words)}"
 
 
 def _memory(plan: Plan) -> Memory:

@@ -53,7 +53,7 @@ def test_vllm_takes_every_command() -> None:
     for file in FILES:
         for deployment in recipes.read(file).deployments:
             words = shlex.split(str(deployment.command))
-            assert words[:3] == ["ascend-vllm", "serve", "MODEL_DIR"]
+            assert words[:3] == ["vllm", "serve", "MODEL_DIR"]
             given = parser.parse_args(words[2:])
             assert given.max_model_len == deployment.max_model_len
             assert given.tensor_parallel_size == deployment.tensor_parallel
@@ -88,7 +88,7 @@ def test_a_buffer_of_hccl_that_is_too_small_is_refused(tmp_path: Path) -> None:
         recipes.completed(small)
     needed = int(refused.value.remedy.split()[-1].removesuffix("."))
     enough = recipes.completed(recipes.read(written(tmp_path, hccl_buffsize=needed)))
-    assert str(enough.deployments[0].command).startswith(f"{VARIABLE}={needed} ascend-vllm serve")
+    assert str(enough.deployments[0].command).startswith(f"{VARIABLE}={needed} vllm serve")
 
 
 def test_defaults_are_left_out_and_nothing_else(tmp_path: Path) -> None:

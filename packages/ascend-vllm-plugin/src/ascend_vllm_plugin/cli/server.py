@@ -61,8 +61,8 @@ class ServerError(RuntimeError):
 
 
 def serve_command() -> list[str]:
-    """What runs `vllm serve` with this interpreter, whatever PATH says; see `cli.serve`."""
-    return [sys.executable, "-m", "ascend_vllm_plugin.cli.serve"]
+    """What runs `vllm serve` with this interpreter, whatever PATH says."""
+    return [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
 
 
 def first_error(log: str) -> str | None:
