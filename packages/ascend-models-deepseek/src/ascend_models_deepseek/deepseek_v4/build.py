@@ -22,7 +22,7 @@ from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.embedding import vocabulary_range
 from ascend_models_deepseek.deepseek_v4.output_projection import ProjectionBuild
 from ascend_models_deepseek.deepseek_v4.rotation import RotaryTables
-from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank, Shard
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,17 @@ class Build:
         family, device = cache_family(), embedding.weight.device
         projection = ProjectionBuild.of(spec, vllm_config, family, buffers, device)
         groups = vllm_groups(expert_parallel=vllm_config.parallel_config.enable_expert_parallel)
-        ep = groups.ep
-        expert = ExpertRank(ep.rank_in_group, ep.world_size) if groups.expert_parallel else None
         vocabulary = vocabulary_range(embedding)
         return cls(
             spec,
-            Shard.of(spec, size, rank, vocabulary, projection.part, expert),
+            Shard.of(
+                spec,
+                size,
+                rank,
+                vocabulary,
+                projection.part,
+                whole_experts=groups.expert_parallel,
+            ),
             RotaryTables(spec, vllm_config.model_config.max_model_len),
             vllm_config.model_config.dtype,
             size > 1,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from ascend_fused_moe.communication import AllGatherCommImpl
 from ascend_fused_moe.expert_partition import ExpertPartition
-from ascend_fused_moe.experts_mlp import StackedExpertsMlp
 from ascend_fused_moe.groups import ParallelGroups
-from ascend_fused_moe.layers.experts import RoutedExperts
+from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
+from ascend_fused_moe.mlp import Activation
 from ascend_fused_moe.pipeline import MoERouterInput
 from ascend_fused_moe.routers import AscendRouter, create_ascend_fused_moe_router
 from ascend_fused_moe.runner import AscendSharedExperts, SharedExpertParallelMode
@@ -60,6 +60,7 @@ class DeepseekV4MoE(nn.Module):
 
     Attributes:
         router: chooses experts.
+        experts: this rank's routed experts, whole or a slice of each.
         runner: brings tokens to the ranks of whole experts; None where every rank has all
             experts, or a slice of each, which then run in one pass with the shared ones.
     """
@@ -88,9 +89,18 @@ class DeepseekV4MoE(nn.Module):
             bias=None if self.is_hash else self.gate_bias,
             table=self.tid2eid if self.is_hash else None,
         )
-        partition = ExpertPartition(experts, self.groups.ep.world_size)
-        inter = shard.intermediate[1] - shard.intermediate[0]
-        self.experts = RoutedExperts(partition.capacity, hidden, inter, dtype, spec.swiglu_limit)
+        whole = self.groups.expert_parallel
+        self.experts = AscendRoutedExperts(
+            experts,
+            hidden,
+            spec.moe_intermediate_size,
+            dtype,
+            activation=Activation(limit=spec.swiglu_limit),
+            ep_rank=self.groups.ep.rank_in_group,
+            ep_ranks=self.groups.ep.world_size,
+            tp_rank=0 if whole else self.groups.tp.rank_in_group,
+            tp_ranks=1 if whole else self.groups.tp.world_size,
+        )
         self.shared_experts: DeepseekV2MLP | None = None
         if spec.n_shared_experts:
             shared = shard.shared_intermediate[1] - shard.shared_intermediate[0]
@@ -98,11 +108,11 @@ class DeepseekV4MoE(nn.Module):
                 hidden, shared, dtype, self.groups, spec.swiglu_limit
             )
         self.runner: VllmMoERunner | None = None
-        if self.groups.expert_parallel:
+        if whole:
             self.runner = VllmMoERunner(
                 self.router,
-                StackedExpertsMlp(self.experts.w13, self.experts.w2, spec.swiglu_limit),
-                AllGatherCommImpl(self.groups, partition),
+                self.experts,
+                AllGatherCommImpl(self.groups, ExpertPartition(experts, self.groups.ep.world_size)),
                 shared_experts=self.shared_experts,
             )
 
@@ -116,7 +126,8 @@ class DeepseekV4MoE(nn.Module):
         shared = None
         if self.shared_experts is not None:
             shared = self.shared_experts.w13, self.shared_experts.w2
-        return self.groups.tp.all_reduce(self.experts(hidden, weights, ids, shared))
+        out = self.experts.forward_tokens(hidden, weights, ids, shared)
+        return self.groups.tp.all_reduce(out)
 
     def route(
         self, logits: torch.Tensor, input_ids: torch.Tensor

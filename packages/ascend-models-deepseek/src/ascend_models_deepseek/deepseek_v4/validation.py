@@ -9,7 +9,7 @@ from ascend_models_deepseek.deepseek_v4.build import cache_family
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.output_projection import chosen_projection
-from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank, Shard
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import main_table, mtp_table
 
 
@@ -99,13 +99,12 @@ def check_request(vllm_config: VllmConfig) -> None:
     spec = DeepseekV4Spec.from_config(model.hf_config)
     check_engine_config(spec, vllm_config)
     parallel = vllm_config.parallel_config
-    ranks = expert_ranks(parallel)
     shard = Shard.of(
         spec,
         parallel.tensor_parallel_size,
         0,
         (0, spec.vocab_size),
-        expert=ExpertRank(0, ranks) if ranks > 1 else None,
+        whole_experts=expert_ranks(parallel) > 1,
     )
     chosen_projection(spec, vllm_config, cache_family())
     speculative = vllm_config.speculative_config
