@@ -35,7 +35,15 @@ def layer_of(
     """A rank's layer, with its part of a checkpoint."""
     tp, whole = groups.tp, groups.expert_parallel
     shard = Shard.of(spec, tp.world_size, tp.rank_in_group, (0, 1), whole_experts=whole)
-    build: Any = SimpleNamespace(spec=spec, shard=shard, dtype=torch.float32, groups=groups)
+    build: Any = SimpleNamespace(
+        spec=spec,
+        shard=shard,
+        dtype=torch.float32,
+        groups=groups,
+        param_prefix=lambda layer: f"model.layers.{layer}",
+        weight=lambda name, *shape: torch.nn.Parameter(torch.empty(shape), requires_grad=False),
+        experts=lambda name: {},
+    )
     made = DeepseekV4MoE(build, layer)
     rules = {
         name: replace(rule, param=rule.param.split(".ffn.")[1])

@@ -92,9 +92,9 @@ class AscendRoutedExperts(nn.Module):
         self.activation = activation or Activation()
         self.dtype = dtype
         interleaved = self.activation.kind is ActivationKind.SWIGLU_OAI
-        if interleaved and self.method.quant.mode is QuantMode.FP8_BLOCK:
+        if interleaved and self.method.quant.weights == "fp8_block":
             raise InvalidInputError(
-                "mode 'fp8_block' with the activation swiglu_oai",
+                f"mode {self.method.quant.mode.value!r} with the activation swiglu_oai",
                 "its gate and up channels alternate, and would share the scales of blocks",
                 "Quantise by rows, or to microscaled formats.",
             )

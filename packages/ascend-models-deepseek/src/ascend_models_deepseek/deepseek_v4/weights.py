@@ -51,6 +51,11 @@ class TensorRule:
     optional: bool = False
 
     @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes that the checkpoint may have."""
+        return (self.shape,)
+
+    @property
     def loadable(self) -> tuple[torch.dtype, ...]:
         """Dtypes in which the checkpoint may store it."""
         return _LOADABLE_FLOATS if self.below is None else _LOADABLE_INTEGERS
@@ -135,11 +140,11 @@ class WeightTable:
             if dtype not in rule.loadable:
                 lines.append(
                     f"dtype of {name} is {_short(dtype)}, loadable are "
-                    f"{', '.join(map(_short, rule.loadable))}; "
-                    "quantized checkpoints are not supported yet"
+                    f"{', '.join(map(_short, rule.loadable))}"
                 )
-            if shape != rule.shape:
-                lines.append(f"shape of {name} is {list(shape)}, expected {list(rule.shape)}")
+            if shape not in rule.shapes:
+                expected = " or ".join(str(list(one)) for one in rule.shapes)
+                lines.append(f"shape of {name} is {list(shape)}, expected {expected}")
         return lines
 
     def load(self, model: nn.Module, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
@@ -164,7 +169,7 @@ class WeightTable:
             rule = self.rules.get(name)
             if (
                 rule is not None
-                and rule.shape == tuple(tensor.shape)
+                and tuple(tensor.shape) in rule.shapes
                 and tensor.dtype in rule.loadable
             ):
                 rule.load(tensor, model)
