@@ -115,6 +115,7 @@ class WeightForms:
     Attributes:
         table: the table of the checkpoint's tensors.
         problems: what is wrong with the checkpoint's description, a line each.
+        cache: what the description says about caches.
     """
 
     def __init__(self, plain: WeightTable, resolver: QuantizationResolver) -> None:
@@ -123,6 +124,7 @@ class WeightForms:
             for name, rule in plain.rules.items()
             if _is(name, rule)
         }
+        self.cache = resolver.cache
         self._held: dict[str, _Held] = {}
         packed: dict[str, list[str]] = {}
         for layer, rule in weights.items():

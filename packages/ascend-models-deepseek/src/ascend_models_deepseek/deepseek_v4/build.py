@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from ascend_fused_moe.checkpoint_quant import quant_of
 from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.vllm.groups import vllm_groups
 from ascend_ops_core.devices import current_facts
+from ascend_ops_core.quantized_weights.descriptions import CacheDescription
 from ascend_ops_core.quantized_weights.weight import QuantizedWeight
 from ascend_ops_core.static_buffers import StaticBuffers
 from torch import nn
@@ -29,6 +31,8 @@ from ascend_models_deepseek.deepseek_v4.rotation import RotaryTables
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import WeightTable, raise_for
 from ascend_models_deepseek.quantized_rules import WeightForms
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ class Build:
         vocabulary = vocabulary_range(embedding)
         whole = groups.expert_parallel
         shard = Shard.of(spec, size, rank, vocabulary, projection.part, whole_experts=whole)
+        forms = checkpoint_forms(table(spec, shard), vllm_config)
+        _report(forms, family)
         return cls(
             spec,
             shard,
@@ -98,7 +104,7 @@ class Build:
             vllm_config.cache_config.block_size,
             projection,
             groups,
-            checkpoint_forms(table(spec, shard), vllm_config),
+            forms,
             keeps_dtype(vllm_config),
         )
 
@@ -138,6 +144,23 @@ def checkpoint_forms(table: WeightTable, vllm_config: VllmConfig) -> WeightForms
     forms = WeightForms(table, resolver_of_config(model.hf_config, model.model))
     raise_for(forms.problems)
     return forms
+
+
+def _report(forms: WeightForms, family: str) -> None:
+    if not forms.schemes:
+        return
+    names = ", ".join(sorted(one.name for one in forms.schemes))
+    slower = (
+        "; steps of few tokens run operator by operator, since the fused kernels read float weights"
+    )
+    logger.info("weights stay as stored: %s%s", names, slower if family == "cpu" else "")
+    if forms.cache != CacheDescription():
+        logger.info(
+            "the checkpoint wants key-value rows in %s, indexer keys in %s: caches are stored as "
+            "the device family has them",
+            forms.cache.kv or "their dtype",
+            forms.cache.index or "theirs",
+        )
 
 
 def cache_family() -> str:
