@@ -130,7 +130,8 @@ def test_every_rank_holds_what_the_dequantised_slice_is(
         expected = model_of(table, None, size, rank)
         table.load(expected, floats.items())
         model = model_of(table, forms, size, rank)
-        forms.table.load(model, stored.items())
+        filled = forms.table.load(model, stored.items())
+        assert filled == {name for name, _ in model.named_parameters()}
         finish_weights(model)
         plain_weights, seen = dict(expected.named_parameters()), 0
         for name, module in model.named_modules():

@@ -57,6 +57,12 @@ class QuantizedRule(TensorRule):
         """Dtypes in which the checkpoint may store it."""
         return self.stored.stored.dtypes
 
+    @property
+    def filled(self) -> str | None:
+        """The model's parameter that it goes to, if any."""
+        parameter = self.stored.parameter
+        return None if parameter is None else f"{self.param}.{parameter}"
+
     def value_problems(self, name: str, tensor: torch.Tensor) -> list[str]:
         """Values that would make numbers plausible and wrong."""
         problem = value_problem(self.stored.stored, tensor)
@@ -81,6 +87,12 @@ class QuantizedExpertRule(QuantizedRule):
 
     expert: int = 0
     tensor: str = ""
+
+    @property
+    def filled(self) -> str | None:
+        """The model's parameter that it goes to, if any."""
+        parameter = self.stored.parameter
+        return None if parameter is None else self.param + _EXPERT_TENSORS[parameter]
 
     def load(self, tensor: torch.Tensor, model: nn.Module) -> None:
         """See :meth:`QuantizedRule.load`; where the expert lies elsewhere, nothing is read."""
@@ -130,7 +142,9 @@ class WeightForms:
         for layer, rule in weights.items():
             if not isinstance(rule, ExpertRule):
                 packed.setdefault(rule.param, []).append(layer)
-        self.problems = resolver.problems(weights, packed.values()) if resolver.source else []
+        # What a checkpoint may leave out, its description may leave out too.
+        needed = [layer for layer, rule in weights.items() if not rule.optional]
+        self.problems = resolver.problems(needed, packed.values())
         schemes = {layer: resolver.scheme(layer) for layer in weights}
         self._experts = {
             rule.param.rpartition(".")[0]: schemes[layer]

@@ -37,19 +37,37 @@ def _float_of(typingctx: Any, bits: Any) -> tuple[Any, Callable[..., Any]]:
     return types.float32(types.int32), codegen
 
 
+@intrinsic
+def _scale_of(typingctx: Any, value: Any) -> tuple[Any, Callable[..., Any]] | None:
+    """A float32 as it is, or the power of two behind a byte; 255 is NaN."""
+    if value not in (types.float32, types.uint8):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if value == types.float32:
+            return args[0]
+        i32 = ir.IntType(32)
+        code = builder.zext(args[0], i32)
+        bits = builder.shl(code, ir.Constant(i32, 23))
+        # 2^-127 is no normal number.
+        least = builder.icmp_unsigned("==", code, ir.Constant(i32, 0))
+        bits = builder.select(least, ir.Constant(i32, 0x00400000), bits)
+        nan = builder.icmp_unsigned("==", code, ir.Constant(i32, 255))
+        bits = builder.select(nan, ir.Constant(i32, 0x7FC00000), bits)
+        return builder.bitcast(bits, ir.FloatType())
+
+    return types.float32(value), codegen
+
+
 def code_bytes(weight: torch.Tensor) -> np.ndarray[Any, Any]:
     """A numpy view of a weight's codes as bytes."""
     return weight.detach().view(torch.uint8).numpy()
 
 
-def float_scales(scale: torch.Tensor) -> torch.Tensor:
-    """Scales in float32: powers of two are few, and their exact values fit into a cache as well."""
-    if scale.dtype != torch.uint8:
-        return scale
-    wide = (scale.int() << 23).view(torch.float32)
-    # 2^-127 is no normal number, and 255 is NaN, not infinity.
-    wide = torch.where(scale == 0, 2.0**-127, wide)
-    return torch.where(scale == 255, torch.nan, wide)
+def scale_array(scale: torch.Tensor) -> np.ndarray[Any, Any]:
+    """A numpy view of scales: powers of two as their bytes, others in float32."""
+    plain = scale.detach()
+    return (plain if plain.dtype == torch.uint8 else plain.float()).numpy()
 
 
 def row_map(scale_rows: torch.Tensor | None) -> np.ndarray[Any, Any]:
@@ -109,7 +127,7 @@ def dequantize_rows(  # type: ignore[no-untyped-def]
     Args:
         codes: ``[N, K]``, or ``[N, K / 2]`` with two values in a byte; uint8.
         kind: one of :data:`KINDS`.
-        scale: ``[S, C]`` float32.
+        scale: ``[S, C]`` float32, or uint8 for powers of two.
         scale_rows: ``[N]`` int32 rows of ``scale``; without entries row ``n`` has row ``n``.
         columns: columns that share a scale; 0 for all.
         first_column: place of column 0 among those that share its scale.
@@ -127,13 +145,14 @@ def dequantize_rows(  # type: ignore[no-untyped-def]
         block = 0
         while k < width:
             end = min(width, (block + 1) * share - first_column)
+            factor = _scale_of(factors[block])
             if kind == 0:
-                _e4m3(source, k, end, factors[block], target)
+                _e4m3(source, k, end, factor, target)
             elif kind == 1:
-                _int8(source, k, end, factors[block], target)
+                _int8(source, k, end, factor, target)
             elif kind == 2:
-                _e2m1(source, k, end, factors[block], target)
+                _e2m1(source, k, end, factor, target)
             else:
-                _int4(source, k, end, factors[block], target)
+                _int4(source, k, end, factor, target)
             k = end
             block += 1

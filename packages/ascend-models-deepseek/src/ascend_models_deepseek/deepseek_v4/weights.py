@@ -60,6 +60,11 @@ class TensorRule:
         """Dtypes in which the checkpoint may store it."""
         return _LOADABLE_FLOATS if self.below is None else _LOADABLE_INTEGERS
 
+    @property
+    def filled(self) -> str | None:
+        """The model's parameter that it goes to, if any."""
+        return self.param
+
     def value_problems(self, name: str, tensor: torch.Tensor) -> list[str]:
         """Ids that no expert has, which would fail only when a token meets them."""
         if self.below is None:
@@ -179,7 +184,8 @@ class WeightTable:
         for module in model.modules():
             if isinstance(module, AscendRoutedExperts):
                 module.process_weights_after_loading()
-        return {self.rules[name].param for name in found}
+        filled = (self.rules[name].filled for name in found)
+        return {name for name in filled if name is not None}
 
 
 class _Nearest:

@@ -12,7 +12,7 @@ from ascend_ops_core.cpu_dequantize import (
     KINDS,
     code_bytes,
     dequantize_rows,
-    float_scales,
+    scale_array,
 )
 from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, narrow
 from ascend_ops_core.cpu_products import widen_rows
@@ -66,19 +66,18 @@ def grouped_matmul_quantized(
     count, outputs = weight.shape[:2]
     out = torch.empty((x.shape[0], outputs), dtype=dtype)
     ends = (groups if cumulative else groups.cumsum(0)).long().contiguous()
-    scale = float_scales(weight_scale).float()
-    if scale.dim() == 2:
-        scale = scale.unsqueeze(-1)
+    scale = weight_scale if weight_scale.dim() == 3 else weight_scale.unsqueeze(-1)
     shares = {"fp8_block": COLUMNS, "mxfp8": BLOCK, "mxfp4": BLOCK}
     columns = shares.get(weights) or x.shape[1] // scale.shape[2]
-    height = COLUMNS if weights == "fp8_block" else 1
+    # Without a map row n has row n of the scales.
+    blocked = np.arange(outputs if weights == "fp8_block" else 0) // COLUMNS
     added = torch.empty((count, 0)) if bias is None else bias.float().contiguous()
     _product(
         as_numpy(x.contiguous()),
         code_bytes(weight),
         KINDS[_CODES[weights]],
-        as_numpy(scale.contiguous()),
-        (np.arange(outputs) // height).astype(np.int32),
+        scale_array(scale.contiguous()),
+        blocked.astype(np.int32),
         columns,
         as_numpy(ends),
         as_numpy(added),

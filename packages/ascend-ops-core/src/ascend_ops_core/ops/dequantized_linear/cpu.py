@@ -10,8 +10,8 @@ from ascend_ops_core.cpu_dequantize import (
     KINDS,
     code_bytes,
     dequantize_rows,
-    float_scales,
     row_map,
+    scale_array,
 )
 from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy
 from ascend_ops_core.cpu_products import widen_rows
@@ -44,7 +44,7 @@ def dequantized_linear(
     """See :func:`ascend_ops_core.ops.dequantized_linear.dequantized_linear`."""
     out = x.new_empty((x.shape[0], weight.shape[0]))
     given = x.contiguous()
-    factors = as_numpy(float_scales(scale))
+    factors = scale_array(scale)
     for start in range(0, x.shape[0], _TOKENS_AT_ONCE):
         part = slice(start, start + _TOKENS_AT_ONCE)
         _product(
