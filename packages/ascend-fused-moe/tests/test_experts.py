@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from ascend_fused_moe.layers.experts import RoutedExperts
 from ascend_fused_moe.ops.experts import cpu, fused_experts, reference
 from ascend_fused_moe.ops.routing import topk_routing
 from ascend_ops_core import InvalidInputError
@@ -242,16 +241,6 @@ def test_a_shared_expert_is_added(tokens: int, inter: int, dtype: torch.dtype) -
 def test_a_shared_expert_of_another_shape_is_named() -> None:
     with pytest.raises(InvalidInputError, match=r"\(6, 18\) and \(19, 3\).*\[2S, H\].*H=19"):
         fused_experts(*case(2), shared=(torch.zeros(6, 18), torch.zeros(19, 3)))
-
-
-def test_layer_holds_the_weights() -> None:
-    given = case(4)
-    layer = RoutedExperts(5, 19, 37, torch.float32, 0.5)
-    assert [tuple(p.shape) for p in layer.parameters()] == [(5, 74, 19), (5, 19, 37)]
-    layer.w13.data.copy_(given.w13)
-    layer.w2.data.copy_(given.w2)
-    got = layer(given.x, given.weights, given.ids)
-    assert torch.equal(got, fused_experts(*given, swiglu_limit=0.5))
 
 
 @pytest.mark.parametrize("tokens", [2, 30])

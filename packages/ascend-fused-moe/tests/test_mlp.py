@@ -373,6 +373,10 @@ def test_queries_of_quant_parameters() -> None:
         "mxfp4": (True, False, False, True, torch.uint8, torch.uint8),
         "w4a8_mxfp": (True, False, False, True, torch.float8_e4m3fn, torch.uint8),
         "w4a16_mxfp": (True, False, False, True, None, None),
+        "w8a16": (True, False, False, False, None, None),
+        "w4a16": (True, False, False, False, None, None),
+        "fp8_a16": (True, False, False, False, None, None),
+        "mxfp8_a16": (True, False, False, True, None, None),
     }
     assert set(table) == {mode.value for mode in QuantMode}
     for mode, expected in table.items():
@@ -382,7 +386,7 @@ def test_queries_of_quant_parameters() -> None:
         assert one.is_w4a4_mxfp == (mode == "mxfp4")
         assert one.use_w4a8_per_channel_gmm_swiglu == (mode == "w4a8")
         one.check_device(facts_of("A5"))
-        if one.is_quant and not one.is_int_quant:
+        if one.is_quant and "int" not in one.weights:
             with pytest.raises(InvalidInputError, match="A2 has neither float8 nor FP4"):
                 one.check_device(facts_of("A2"))
         else:

@@ -249,3 +249,43 @@ def test_methods() -> None:
         method.set_lora_context("adapter")
     with pytest.raises(InvalidInputError, match="Use AscendUnquantizedFusedMoEMethod"):
         AscendQuantizedFusedMoEMethod(MoEQuantParams())
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 7])
+@pytest.mark.parametrize("mode", ["none", "w8a8"])
+@pytest.mark.parametrize("shared", [False, True], ids=["routed", "shared"])
+@pytest.mark.parametrize("kind", [ActivationKind.SWIGLU, ActivationKind.SWIGLU_STEP])
+def test_tokens_are_summed_over_their_experts(
+    tokens: int, mode: str, shared: bool, kind: ActivationKind
+) -> None:
+    """Each token visits its experts one by one, a shared one with weight 1."""
+    activation = Activation(kind, limit=0.75)
+    layer = loaded(layer_of(mode, activation=activation), checkpoint(mode))
+    x = torch.randn(tokens, HIDDEN)
+    weights = torch.rand(tokens, 3)
+    ids = torch.stack([torch.randperm(EXPERTS)[:3] for _ in range(tokens)] or [ids_of_none(3)])
+    ids = ids[:tokens]
+    more = (torch.randn(64, HIDDEN) / 11, torch.randn(HIDDEN, 32) / 6) if shared else None
+    expected = torch.zeros(tokens, HIDDEN)
+    for token in range(tokens):
+        row = x[token : token + 1]
+        for weight, expert in zip(weights[token], ids[token].tolist(), strict=True):
+            counts = torch.zeros(EXPERTS, dtype=torch.int64)
+            counts[expert] = 1
+            expected[token] += weight * layer(row, GroupList(counts, GroupListKind.COUNTS))[0]
+        if more is not None:
+            expected[token] += (activation(row @ more[0].T) @ more[1].T)[0]
+    got = layer.forward_tokens(x, weights, ids, more)
+    assert_close(got, expected, scale=2)
+
+
+def ids_of_none(top_k: int) -> torch.Tensor:
+    return torch.zeros(top_k, dtype=torch.int64)
+
+
+def test_maps_lie_where_the_weights_do() -> None:
+    """Also where a context, and not a move, decides on the device."""
+    with torch.device("meta"):
+        layer = layer_of()
+    assert layer.w13.device.type == "meta"
+    assert layer.maps.routing_table.device.type == "meta"

@@ -15,8 +15,8 @@ import torch
 from ascend_fused_moe.groups import ParallelGroups, SingleRank, single_rank
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.moe import DeepseekV4MoE
-from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank, Shard
-from ascend_models_deepseek.deepseek_v4.weights import main_table
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.weights import WeightTable, main_table
 from ascend_models_deepseek.testing import SPECS
 from ascend_ops_core.testing.simulated_group import SimulatedGroup, on_grid
 
@@ -33,17 +33,25 @@ def layer_of(
     spec: DeepseekV4Spec, groups: ParallelGroups, layer: int, tensors: dict[str, torch.Tensor]
 ) -> DeepseekV4MoE:
     """A rank's layer, with its part of a checkpoint."""
-    ep, tp = groups.ep, groups.tp
-    expert = ExpertRank(ep.rank_in_group, ep.world_size) if groups.expert_parallel else None
-    shard = Shard.of(spec, tp.world_size, tp.rank_in_group, (0, 1), expert=expert)
-    build: Any = SimpleNamespace(spec=spec, shard=shard, dtype=torch.float32, groups=groups)
+    tp, whole = groups.tp, groups.expert_parallel
+    shard = Shard.of(spec, tp.world_size, tp.rank_in_group, (0, 1), whole_experts=whole)
+    build: Any = SimpleNamespace(
+        spec=spec,
+        shard=shard,
+        dtype=torch.float32,
+        groups=groups,
+        param_prefix=lambda layer: f"model.layers.{layer}",
+        weight=lambda name, *shape: torch.nn.Parameter(torch.empty(shape), requires_grad=False),
+        experts=lambda name: {},
+    )
     made = DeepseekV4MoE(build, layer)
-    parameters = dict(made.named_parameters())
-    rules = main_table(spec, shard).rules
-    assert {rules[name].param.split(".ffn.")[1] for name in tensors} == set(parameters)
-    for name, tensor in tensors.items():
-        if rules[name].kept:
-            rules[name].copy(tensor, parameters[rules[name].param.split(".ffn.")[1]])
+    rules = {
+        name: replace(rule, param=rule.param.split(".ffn.")[1])
+        for name, rule in main_table(spec, shard).rules.items()
+        if name in tensors
+    }
+    assert {rule.param for rule in rules.values()} == {n for n, _ in made.named_parameters()}
+    WeightTable(rules, ("no other",)).load(made, tensors.items())
     return made
 
 

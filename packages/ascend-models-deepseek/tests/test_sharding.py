@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank, Shard
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.testing import SPECS
 from ascend_ops_core import InvalidInputError
 
@@ -33,21 +33,12 @@ def test_ranks_cover_everything_once(spec: DeepseekV4Spec, size: int) -> None:
         assert shard.vocabulary == (0, 1)
 
 
-@pytest.mark.parametrize(("size", "replicas", "experts"), [(2, 1, 7), (2, 2, 6), (4, 1, 4)])
-def test_whole_experts_lie_once_on_all_ranks(
-    spec: DeepseekV4Spec, size: int, replicas: int, experts: int
-) -> None:
-    """Also where channels do not divide, since no expert is cut; shared experts are."""
-    changed = replace(spec, n_routed_experts=experts, moe_intermediate_size=68)
-    ranks = size * replicas
-    shards = [
-        Shard.of(changed, size, rank % size, (0, 1), expert=ExpertRank(rank, ranks))
-        for rank in range(ranks)
-    ]
-    held = [range(*shard.experts) for shard in shards if shard.experts]
-    assert [one for part in held for one in part] == list(range(experts))
-    assert max(map(len, held)) - min(map(len, held)) <= 1
-    for shard in shards:
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_whole_experts_are_not_cut(spec: DeepseekV4Spec, size: int) -> None:
+    """Shared experts are."""
+    changed = replace(spec, moe_intermediate_size=68)
+    for rank in range(size):
+        shard = Shard.of(changed, size, rank, (0, 1), whole_experts=True)
         assert shard.intermediate == (0, 68)
         low, high = shard.shared_intermediate
         assert (high - low) * size == 68 * spec.n_shared_experts
@@ -55,11 +46,11 @@ def test_whole_experts_lie_once_on_all_ranks(
 
 def test_whole_experts_free_their_channels_alone(spec: DeepseekV4Spec) -> None:
     changed = replace(spec, moe_intermediate_size=66, n_shared_experts=2)
-    assert Shard.of(changed, 4, 0, (0, 1), expert=ExpertRank(0, 4)).shared_intermediate == (0, 33)
+    assert Shard.of(changed, 4, 0, (0, 1), whole_experts=True).shared_intermediate == (0, 33)
     with pytest.raises(InvalidInputError, match=r"=4.*moe_intermediate_size=66.*\[1, 2\]"):
         Shard.of(changed, 4, 0, (0, 1))
     with pytest.raises(InvalidInputError, match=r"n_shared_experts=66.*\[1, 2\]"):
-        Shard.of(replace(changed, n_shared_experts=1), 4, 0, (0, 1), expert=ExpertRank(0, 4))
+        Shard.of(replace(changed, n_shared_experts=1), 4, 0, (0, 1), whole_experts=True)
 
 
 def test_ranks_beyond_the_groups_share_them(spec: DeepseekV4Spec) -> None:

@@ -49,6 +49,7 @@ def spec() -> DeepseekV4Spec:
 @pytest.mark.parametrize("cache", ["auto", "bfloat16", "float32", "float16"])
 def test_what_works_is_accepted(spec: DeepseekV4Spec, cache: str) -> None:
     check_engine_config(spec, engine(cache=cache))
+    check_engine_config(spec, engine(cache=cache, quant="ascend"))
 
 
 @pytest.mark.parametrize("ranks", [{"tp": 8}, {"tp": 2, "dp": 4}, {"tp": 5}, {}], ids=str)
@@ -67,7 +68,7 @@ def test_without_expert_parallelism_ranks_may_outnumber_experts(spec: DeepseekV4
             {"max_model_len": 4097},
             r"max_model_len=4097.*max_position_embeddings=4096.*at most 4096",
         ),
-        ({"quant": "fp8"}, r"'fp8'.*unquantized.*quantization_config"),
+        ({"quant": "fp8"}, r"'fp8'.*own description.*--quantization unset"),
         ({"pipeline": 2}, r"pipeline_parallel_size=2.*tensor_parallel_size"),
         ({"mode": CompilationMode.VLLM_COMPILE}, r"compilation mode.*enforce_eager=True"),
         ({"cache": "fp8"}, r"kv_cache_dtype='fp8'.*unset"),

@@ -156,11 +156,6 @@ def test_a_deepseek_that_cannot_be_served_stops_here(monkeypatch: pytest.MonkeyP
         AscendNPUPlatform.check_and_update_config(config())
 
 
-def test_quantized_deepseek_is_refused_by_name() -> None:
-    with pytest.raises(InvalidInputError, match="'deepseek_v4_fp8'"):
-        AscendNPUPlatform.verify_quantization("deepseek_v4_fp8")
-
-
 def test_models_with_vllm_s_attention_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="only DeepSeek-V4"):
         AscendNPUPlatform.get_attn_backend_cls(None, None)

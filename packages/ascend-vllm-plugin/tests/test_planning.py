@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 import torch
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.weights import main_table
 from ascend_models_deepseek.testing import SPECS, write_checkpoint
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.quantized_weights import QuantizationResolver
 from ascend_vllm_plugin.planning.advice import advice, notes, refusal
 from ascend_vllm_plugin.planning.plan import Plan, make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
@@ -24,6 +28,7 @@ from ascend_vllm_plugin.planning.weights import (
     WeightFormat,
     parameters,
     tensor_bytes,
+    tensor_class,
     weights_by_part,
 )
 from hypothesis import given, settings
@@ -311,8 +316,28 @@ def test_format_of_a_config(config: dict[str, Any], expected: WeightFormat) -> N
 
 def test_unknown_quantization_asks_for_the_format() -> None:
     config = {"quantization_config": {"quant_method": "gptq"}}
-    with pytest.raises(InvalidInputError, match="--weight-format"):
+    with pytest.raises(InvalidInputError, match=r"gptq.*known are fp8"):
         weight_format_of(config, "auto")
+
+
+def test_stored_sizes_are_those_of_the_described_layers() -> None:
+    """Layer by layer, as ModelSlim describes them; experts in 4 bits, the rest in 8."""
+    flash = source("flash").spec
+    shapes = main_table(flash, Shard.of(flash, 1, 0, (0, flash.vocab_size)))
+    words = {
+        name: "W4A8_DYNAMIC" if ".ffn.experts." in name else "W8A8_DYNAMIC"
+        for name, rule in shapes.rules.items()
+        if tensor_class(name, rule) in (TensorClass.LINEAR, TensorClass.EXPERT)
+    }
+    resolver = QuantizationResolver.of({}, LAYER_RULES, words)
+    assert weight_format_of({}, "auto", resolver) is WeightFormat.STORED
+    found = weights_by_part(flash, Layout(), LOADED, WeightFormat.STORED, resolver=resolver)
+    hidden, inter = flash.hidden_size, flash.moe_intermediate_size
+    one = 3 * hidden * inter // 2 + 4 * (2 * inter + hidden)
+    experts = flash.n_routed_experts * flash.num_hidden_layers
+    assert found["routed experts"] == experts * one
+    with pytest.raises(InvalidInputError, match="describes no quantization"):
+        weight_format_of({}, "stored")
 
 
 @pytest.mark.parametrize(
@@ -344,7 +369,6 @@ def test_notes_say_what_is_not_so_yet() -> None:
     text = "\n".join(notes(made))
     for part in (
         "not run on hardware",
-        "unquantized checkpoints only",
         "takes no float8",
     ):
         assert part in text

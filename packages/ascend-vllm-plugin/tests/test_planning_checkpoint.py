@@ -11,12 +11,12 @@ import pytest
 import torch
 from ascend_models_deepseek.testing import SPECS, write_checkpoint
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.quantized_weights.descriptions import MODELSLIM_FILE
 from ascend_vllm_plugin.planning.checkpoint import (
     INDEX_FILE,
     CheckpointReport,
     check_checkpoint,
 )
-from ascend_vllm_plugin.planning.stored_form import MODELSLIM_FILE
 from safetensors.torch import load_file, save_file
 
 Tensors = dict[str, torch.Tensor]
@@ -180,7 +180,8 @@ def quantized(tensors: Tensors, experts: str) -> Tensors:
             made[scale] = torch.zeros(rows, columns // 32).to(torch.float8_e8m0fnu)
         else:
             made[name] = torch.zeros(rows, columns).to(torch.float8_e4m3fn)
-            made[scale] = torch.zeros(-(-rows // 128), -(-columns // 128))
+            powers = torch.float8_e8m0fnu if experts == "fp4" else torch.float32
+            made[scale] = torch.zeros(-(-rows // 128), -(-columns // 128)).to(powers)
     return made
 
 
@@ -191,24 +192,31 @@ def test_quantized_checkpoints_are_checked_in_their_own_form(
     stored = quantized(tensors, experts)
     config = {"quantization_config": {"quant_method": "fp8"}, "expert_dtype": experts}
     report = check(stored, **config)
-    assert report.quantization == ("fp8-mxfp4" if experts == "fp4" else "fp8")
-    assert len(report.problems) == 1
-    assert "only unquantized" in report.problems[0]
+    assert report.problems == []
+    if experts == "fp4":
+        assert report.quantization == "fp8 128x128 (e8m0 scales), mxfp4"
+    else:
+        assert report.quantization == "fp8 128x128 (float32 scales)"
+    assert sum("no float8" in line for line in report.notes) == 2
 
     del stored["layers.0.attn.wq_a.scale"]
+    stored["layers.0.attn.wq_a.scales"] = torch.zeros(1, 1)
     stored["layers.0.attn.wkv.weight"] = stored["layers.0.attn.wkv.weight"].to(torch.bfloat16)
+    stored["layers.2.attn.indexer.weights_proj.scale"] = torch.zeros(1, 1)
     expert = "layers.1.ffn.experts.0.w1"
     stored[f"{expert}.scale"] = stored[f"{expert}.scale"].to(torch.float16)
     stored["layers.1.attn.wq_b.weight"] = torch.zeros(3, 5).to(torch.float8_e4m3fn)
     text = "\n".join(check(stored, **config).problems)
     for part in (
-        "missing layers.0.attn.wq_a.scale [1, 1], the scale of a quantized tensor",
-        "dtype of layers.0.attn.wkv.weight is bfloat16, the format has float8_e4m3fn",
+        "missing layers.0.attn.wq_a.scale [1, 1] (closest: layers.0.attn.wq_a.scales)",
+        "unexpected layers.0.attn.wq_a.scales [1, 1]",
+        "unexpected layers.2.attn.indexer.weights_proj.scale",
+        "dtype of layers.0.attn.wkv.weight is bfloat16, loadable are float8_e4m3fn",
         f"dtype of {expert}.scale is float16",
-        "shape of layers.1.attn.wq_b.weight is [3, 5], the format has [512, 64]",
+        "shape of layers.1.attn.wq_b.weight is [3, 5], expected [512, 64]",
     ):
         assert part in text
-    assert len(text.splitlines()) == 5
+    assert len(text.splitlines()) == 6
 
 
 def test_modelslim_description_against_the_files(
@@ -224,21 +232,27 @@ def test_modelslim_description_against_the_files(
             description |= dict.fromkeys((name, f"{name}_scale"), "W8A8_DYNAMIC")
     (tmp_path / MODELSLIM_FILE).write_text(json.dumps(description))
     report = check(stored)
-    assert report.quantization == "w8a8"
-    assert len(report.problems) == 1
-    assert MODELSLIM_FILE in report.problems[0]
+    assert report.quantization == "W8A8_DYNAMIC"
+    assert report.problems == []
 
     del stored["layers.0.attn.wq_a.weight_scale"]
     stored["layers.0.attn.wkv.weight"] = tensors["layers.0.attn.wkv.weight"]
-    del description["layers.1.attn.wq_a.weight"]
+    description["layers.1.attn.wq_aa.weight"] = description.pop("layers.1.attn.wq_a.weight")
+    description["layers.1.attn.wq_b.weight"] = "W8A8_DYN"
+    description["kv_cache_type"] = "C8"
     (tmp_path / MODELSLIM_FILE).write_text(json.dumps(description))
-    text = "\n".join(check(stored).problems)
+    report = check(stored)
+    text = "\n".join(report.problems)
     for part in (
-        f"{MODELSLIM_FILE} describes layers.0.attn.wq_a.weight_scale (W8A8_DYNAMIC), which no file",
+        "missing layers.0.attn.wq_a.weight_scale",
         "dtype of layers.0.attn.wkv.weight is bfloat16",
-        "layers.1.attn.wq_a.weight is int8, and quant_model_description.json does not describe it",
+        "does not describe layers.1.attn.wq_a.weight (closest: layers.1.attn.wq_aa)",
+        "has 'W8A8_DYN' for layers.1.attn.wq_b, known are FLOAT",
+        "(closest: W8A8_DYNAMIC)",
+        "layers.1.attn.wkv is W8A8_DYNAMIC; they are computed as one layer",
     ):
         assert part in text
+    assert any("key-value rows in int8" in line for line in report.notes)
     (tmp_path / MODELSLIM_FILE).write_text("[]")
     assert any("no JSON object" in line for line in check(stored).problems)
 

@@ -103,14 +103,3 @@ def test_a_second_engine_of_another_size_is_bound_anew(monkeypatch: pytest.Monke
         )
         AscendReferencePlatform.check_and_update_config(config())
         assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == parts
-
-
-def test_quantized_deepseek_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInputError, match=r"'deepseek_v4_fp8'.*bfloat16.*config\.json"):
-        AscendReferencePlatform.verify_quantization("deepseek_v4_fp8")
-    asked: list[str] = []
-    monkeypatch.setattr(
-        CpuPlatform, "verify_quantization", classmethod(lambda cls, quant: asked.append(quant))
-    )
-    AscendReferencePlatform.verify_quantization("awq")
-    assert asked == ["awq"]

@@ -11,6 +11,10 @@ mode           weights     rows         used by
 ``mxfp4``      mxfp4       mxfp4        microscaling of both; A5 and CPUs
 ``w4a8_mxfp``  mxfp4       mxfp8        DeepSeek-V4's own experts; CPUs
 ``w4a16_mxfp`` mxfp4       float        gpt-oss; CPUs
+``w8a16``      int8        float        what CPUs make of ``w8a8``: rows stay as they are
+``w4a16``      int4        float        the same of ``w4a8``
+``fp8_a16``    fp8_block   float        the same of ``fp8_block``
+``mxfp8_a16``  mxfp8       float        the same of ``mxfp8``
 =============  ==========  ===========  =========================================================
 
 The formats are those of :mod:`ascend_fused_moe.ops.grouped_mlp.formats`.
@@ -42,6 +46,10 @@ class QuantMode(Enum):
     MXFP4 = "mxfp4"
     W4A8_MXFP = "w4a8_mxfp"
     W4A16_MXFP = "w4a16_mxfp"
+    W8A16 = "w8a16"
+    W4A16 = "w4a16"
+    FP8_A16 = "fp8_a16"
+    MXFP8_A16 = "mxfp8_a16"
 
 
 _FORMATS = {
@@ -53,6 +61,10 @@ _FORMATS = {
     QuantMode.MXFP4: ("mxfp4", "mxfp4"),
     QuantMode.W4A8_MXFP: ("mxfp4", "mxfp8"),
     QuantMode.W4A16_MXFP: ("mxfp4", "float"),
+    QuantMode.W8A16: ("int8", "float"),
+    QuantMode.W4A16: ("int4", "float"),
+    QuantMode.FP8_A16: ("fp8_block", "float"),
+    QuantMode.MXFP8_A16: ("mxfp8", "float"),
 }
 
 
@@ -93,7 +105,8 @@ class MoEQuantParams:
     Attributes:
         mode: what is quantised to what.
         mxfp: of the modes with microscaling, else None.
-        group_size: of ``w4a8``: columns that share a scale; None for one scale for each channel.
+        group_size: of int4 weights: columns that share a scale; None for one scale for each
+            channel.
 
     Raises:
         InvalidInputError: ``mxfp`` or ``group_size`` in a mode that has none, or a group size that
@@ -114,10 +127,10 @@ class MoEQuantParams:
             )
         if self.group_size is None:
             return
-        if self.mode is not QuantMode.W4A8:
+        if self.weights != "int4":
             raise InvalidInputError(
                 f"group_size={self.group_size} in mode {self.mode.value!r}",
-                "w4a8 alone has groups of columns",
+                "w4a8 and w4a16 alone have groups of columns",
                 "Leave it out.",
             )
         if self.group_size < 2 or self.group_size % 2:
@@ -205,7 +218,8 @@ def build_quant_params(
 
     Args:
         mode: a :class:`QuantMode`, or its name.
-        group_size: of ``w4a8``: columns that share a scale; None or 0 for one for each channel.
+        group_size: of int4 weights: columns that share a scale; None or 0 for one for each
+            channel.
         mxfp_block: of microscaling; None for 32.
         mxfp_scale_dtype: of microscaling; None for uint8.
 

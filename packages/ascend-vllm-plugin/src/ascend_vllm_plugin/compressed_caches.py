@@ -15,23 +15,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class CompressedCachesMixin:
-    """Mixin of vLLM platforms that serve DeepSeek-V4."""
-
-    @classmethod
-    def verify_quantization(cls, quant: str) -> None:
-        """Refuse DeepSeek-V4's quantized formats by name; they come with a later version."""
-        if quant.startswith("deepseek_v4"):
-            raise InvalidInputError(
-                f"quantization {quant!r}",
-                "only unquantized float32, bfloat16 and float16 DeepSeek-V4 checkpoints can be "
-                "loaded yet",
-                "Convert the checkpoint to bfloat16 and remove quantization_config from "
-                "config.json.",
-            )
-        super().verify_quantization(quant)  # type: ignore[misc]
-
-
 def has_compressed_caches(model_config: Any) -> bool:
     """Whether a model keeps compressed key-value entries."""
     return model_config is not None and hasattr(model_config.hf_text_config, "compress_ratios")

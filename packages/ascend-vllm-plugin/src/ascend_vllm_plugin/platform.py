@@ -10,7 +10,6 @@ from ascend_models_deepseek.vllm import check_request as check_deepseek
 from vllm.platforms.cpu import CpuPlatform
 
 from ascend_vllm_plugin.compressed_caches import (
-    CompressedCachesMixin,
     has_compressed_caches,
     set_block_size,
 )
@@ -25,7 +24,7 @@ _BIND = "VLLM_CPU_OMP_THREADS_BIND"
 _chosen: str | None = None
 
 
-class AscendReferencePlatform(CompressedCachesMixin, CpuPlatform):
+class AscendReferencePlatform(CpuPlatform):
     """vLLM's CPU platform, able to serve models with compressed sparse attention."""
 
     @classmethod

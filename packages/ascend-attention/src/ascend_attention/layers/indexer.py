@@ -6,6 +6,7 @@ import torch
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
 from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.rotary import apply_rotary
+from ascend_ops_core.quantized_weights.weight import QuantizedWeight, project
 from torch import nn
 
 from ascend_attention.layers.compressor import Compressor
@@ -24,6 +25,7 @@ class DeepseekV4Indexer(nn.Module):
         norm_eps: epsilon of the keys' RMS norm.
         rotary: table of the compressed branch.
         dtype: dtype of the projections.
+        wq_b: the queries' projection where a checkpoint has it quantised, else None.
 
     Attributes:
         query_scale: factor on the heads' weights.
@@ -43,6 +45,7 @@ class DeepseekV4Indexer(nn.Module):
         norm_eps: float,
         rotary: ComplexExpRotaryEmbedding,
         dtype: torch.dtype,
+        wq_b: nn.Parameter | QuantizedWeight | None = None,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -50,9 +53,11 @@ class DeepseekV4Indexer(nn.Module):
         self.top_k = top_k
         self.ratio = ratio
         self.query_scale: float = (num_heads * head_dim) ** -0.5
-        self.wq_b = nn.Parameter(
-            torch.empty(num_heads * head_dim, q_lora_rank, dtype=dtype), requires_grad=False
-        )
+        if wq_b is None:
+            wq_b = nn.Parameter(
+                torch.empty(num_heads * head_dim, q_lora_rank, dtype=dtype), requires_grad=False
+            )
+        self.wq_b = wq_b
         self.weights_proj = nn.Parameter(
             torch.empty(num_heads, hidden_size, dtype=dtype), requires_grad=False
         )
@@ -73,7 +78,7 @@ class DeepseekV4Indexer(nn.Module):
             cos: ``[T, R / 2]`` of the compressed branch.
             sin: the same shape.
         """
-        q = linear(q_latent, self.wq_b).view(-1, self.num_heads, self.head_dim)
+        q = project(q_latent, self.wq_b).view(-1, self.num_heads, self.head_dim)
         q = apply_rotary(q, cos, sin, at_end=True)
         weights = linear(hidden, self.weights_proj).float()
         return q, weights * self.query_scale

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.ops.rotary import rms_norm_rotary
 from ascend_ops_core.overlap import MAIN, OverlapPlan, Task, run
+from ascend_ops_core.quantized_weights.weight import QuantizedWeight, project
 
 from ascend_attention.ops.mla import Prologue, mla_prologue
 
@@ -40,8 +40,8 @@ CVSplitProloguePlan = OverlapPlan(
 
 def split_prologue(
     hidden: torch.Tensor,
-    wqa_wkv: torch.Tensor,
-    wq_b: torch.Tensor,
+    wqa_wkv: torch.Tensor | QuantizedWeight,
+    wq_b: torch.Tensor | QuantizedWeight,
     q_norm: torch.Tensor,
     kv_norm: torch.Tensor,
     eps: float,
@@ -50,15 +50,17 @@ def split_prologue(
 ) -> Prologue:
     """What :func:`ascend_attention.ops.mla.mla_prologue` gives, by the plan on a device.
 
-    A CPU has one operator for all of it.
+    A CPU has one operator for all of it where both weights are in the model's dtype; with
+    quantised ones it runs the same steps one by one.
     """
-    if hidden.device.type == "cpu":
+    on_cpu = hidden.device.type == "cpu"
+    if on_cpu and isinstance(wqa_wkv, torch.Tensor) and isinstance(wq_b, torch.Tensor):
         return mla_prologue(hidden, wqa_wkv, wq_b, q_norm, kv_norm, eps, cos, sin)
     rank, width = q_norm.shape[0], kv_norm.shape[0]
     made: dict[str, torch.Tensor] = {}
 
     def project_down() -> None:
-        made["latent"], made["rows"] = linear(hidden, wqa_wkv).split([rank, width], dim=-1)
+        made["latent"], made["rows"] = project(hidden, wqa_wkv).split([rank, width], dim=-1)
 
     def finish_kv() -> None:
         rows = made["rows"].contiguous().unsqueeze(1)
@@ -68,14 +70,18 @@ def split_prologue(
         made["q_latent"] = rms_norm(made["latent"].contiguous(), q_norm, eps)
 
     def project_up() -> None:
-        made["query_rows"] = linear(made["q_latent"], wq_b)
+        made["query_rows"] = project(made["q_latent"], wq_b)
 
     def finish_query() -> None:
         rows = made["query_rows"].unflatten(-1, (wq_b.shape[0] // width, width))
         made["query"] = rms_norm_rotary(rows, None, eps, cos, sin)
 
-    module: Any = getattr(torch, hidden.device.type)
     work = (project_down, finish_kv, norm_latent, project_up, finish_query)
+    if on_cpu:
+        for step in work:
+            step()
+        return Prologue(made["q_latent"], made["query"], made["kv"])
+    module: Any = getattr(torch, hidden.device.type)
     run(CVSplitProloguePlan, {one.__name__: one for one in work}, hidden.device)
     # It was allocated on the other stream, and is read on this one.
     made["kv"].record_stream(module.current_stream(hidden.device))

@@ -126,12 +126,14 @@ class EplbLayerMaps:
 
     def _tables(self, placement: ExpertPlacement) -> dict[str, torch.Tensor]:
         period = routing_period(self.max_replicas)
-        log2phy = torch.full((placement.experts, self.max_replicas), EMPTY, dtype=torch.int32)
-        log2phy[:, : placement.most_replicas] = placement.logical_to_physical()
-        return {
-            "routing_table": build_expert_replica_routing_table(placement, period),
-            "expert_map": placement.expert_map(self.rank),
-            "log2phy": log2phy,
-            "replica_counts": placement.replica_counts(),
-            "phy2log": torch.tensor(placement.physical_to_logical, dtype=torch.int32),
-        }
+        # Whatever the default device is: they are filled value by value.
+        with torch.device("cpu"):
+            log2phy = torch.full((placement.experts, self.max_replicas), EMPTY, dtype=torch.int32)
+            log2phy[:, : placement.most_replicas] = placement.logical_to_physical()
+            return {
+                "routing_table": build_expert_replica_routing_table(placement, period),
+                "expert_map": placement.expert_map(self.rank),
+                "log2phy": log2phy,
+                "replica_counts": placement.replica_counts(),
+                "phy2log": torch.tensor(placement.physical_to_logical, dtype=torch.int32),
+            }

@@ -6,13 +6,22 @@ from dataclasses import dataclass
 
 import torch
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.quantization.blocks import COLUMNS
 from ascend_ops_core.ops.quantization.mx import BLOCK
 from torch import nn
 
-from ascend_fused_moe.group_list import GroupList
-from ascend_fused_moe.mlp import Activation, MoEWeights, build_mlp_compute_input, unified_apply_mlp
+from ascend_fused_moe.group_list import GroupList, GroupListKind
+from ascend_fused_moe.mlp import (
+    Activation,
+    MoEWeights,
+    build_mlp_compute_input,
+    is_plain_swiglu,
+    unified_apply_mlp,
+)
+from ascend_fused_moe.ops.experts import fused_experts
 from ascend_fused_moe.ops.grouped_mlp.formats import FORMATS
+from ascend_fused_moe.permutation import permute, unpermute
 from ascend_fused_moe.quant_params import MoEQuantParams, QuantMode
 
 __all__ = [
@@ -113,6 +122,32 @@ class AscendUnquantizedFusedMoEMethod:
             dtype=dtype,
         )
         return unified_apply_mlp(given)
+
+    def apply_to_tokens(
+        self,
+        layer: nn.Module,
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        ids: torch.Tensor,
+        activation: Activation,
+        dtype: torch.dtype,
+        shared: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """Run tokens through all of their experts, and through a shared one.
+
+        See :meth:`ascend_fused_moe.layers.routed_experts.AscendRoutedExperts.forward_tokens`.
+        """
+        stacked = self.weights(layer)
+        if is_plain_swiglu(stacked, self.quant, activation):
+            return fused_experts(x, stacked.w13, stacked.w2, weights, ids, activation.limit, shared)
+        rows, index, counts = permute(x, ids.long(), stacked.experts)
+        group_list = GroupList(counts, GroupListKind.COUNTS)
+        if rows.shape[0]:
+            rows = self.apply(layer, rows, group_list, activation, dtype)
+        out = unpermute(rows, index, weights)
+        if shared is None:
+            return out
+        return out + linear(activation(linear(x, shared[0])), shared[1])
 
     def _create(
         self, layer: nn.Module, name: str, shape: tuple[int, int, int], sizes: ExpertSizes

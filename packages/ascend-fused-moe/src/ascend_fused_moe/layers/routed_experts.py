@@ -92,9 +92,9 @@ class AscendRoutedExperts(nn.Module):
         self.activation = activation or Activation()
         self.dtype = dtype
         interleaved = self.activation.kind is ActivationKind.SWIGLU_OAI
-        if interleaved and self.method.quant.mode is QuantMode.FP8_BLOCK:
+        if interleaved and self.method.quant.weights == "fp8_block":
             raise InvalidInputError(
-                "mode 'fp8_block' with the activation swiglu_oai",
+                f"mode {self.method.quant.mode.value!r} with the activation swiglu_oai",
                 "its gate and up channels alternate, and would share the scales of blocks",
                 "Quantise by rows, or to microscaled formats.",
             )
@@ -104,7 +104,7 @@ class AscendRoutedExperts(nn.Module):
         inter = self._slice.size
         sizes = ExpertSizes(placement.capacity, hidden_size, inter, dtype, bias)
         self.method.create_weights(self, sizes)
-        self.maps = EplbLayerMaps(placement, ep_rank, max_replicas)
+        self.maps = EplbLayerMaps(placement, ep_rank, max_replicas, self.w13.device)
         self._load: torch.Tensor | None = None
         self._missing = {
             (expert, part)
@@ -119,6 +119,11 @@ class AscendRoutedExperts(nn.Module):
         return self.method.quant.mode
 
     @property
+    def swiglu_limit(self) -> float | None:
+        """Bound of the gated activation, or None."""
+        return self.activation.limit
+
+    @property
     def ascend_expert_map(self) -> torch.Tensor:
         """``[experts]`` int32: the place on this rank of each logical expert, -1 for none."""
         return self.maps.expert_map
@@ -126,6 +131,10 @@ class AscendRoutedExperts(nn.Module):
     def get_log2phy_map(self) -> torch.Tensor:
         """``[experts, max_replicas]`` int32: the places of each logical expert, -1 for none."""
         return self.maps.log2phy
+
+    def holds(self, expert: int) -> bool:
+        """Whether a place of this rank holds a logical expert."""
+        return expert in self.maps.placement.on_rank(self.maps.rank)
 
     def load_expert(self, expert: int, part: str, value: torch.Tensor) -> bool:
         """Copy one tensor of a checkpoint into every place of this rank that holds its expert.
@@ -244,6 +253,29 @@ class AscendRoutedExperts(nn.Module):
     def forward(self, rows: torch.Tensor, group_list: GroupList) -> torch.Tensor:
         """:meth:`forward_impl` of rows that are not quantised."""
         return self.forward_impl(rows, group_list)
+
+    def forward_tokens(
+        self,
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        ids: torch.Tensor,
+        shared: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """The weighted sum over the experts of each token, where this rank has all or a slice.
+
+        Args:
+            x: ``[T, H]`` in the model's dtype; ``T`` may be 0.
+            weights: ``[T, k]`` float32.
+            ids: ``[T, k]`` places of this rank, each in ``[0, places)``.
+            shared: ``[2 * S, H]`` and ``[H, S]`` of a shared expert with the same activation, in
+                the model's dtype, added to the result; or None.
+
+        Returns:
+            ``[T, H]`` in the model's dtype; with tensor parallelism the results are to be summed.
+        """
+        return self.method.apply_to_tokens(
+            self, x, weights, ids, self.activation, self.dtype, shared
+        )
 
     def init_eplb(self, load: torch.Tensor) -> None:
         """Count the tokens of each place from now on.

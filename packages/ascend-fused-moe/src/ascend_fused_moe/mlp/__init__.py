@@ -9,6 +9,7 @@ from __future__ import annotations
 from ascend_fused_moe.mlp.activation import Activation, ActivationKind
 from ascend_fused_moe.mlp.core import (
     cumsum_group_list,
+    is_plain_swiglu,
     quant_apply_mlp,
     unified_apply_mlp,
     unquant_apply_mlp,
@@ -26,6 +27,7 @@ __all__ = [
     "MoEWeights",
     "build_mlp_compute_input",
     "cumsum_group_list",
+    "is_plain_swiglu",
     "plan_mlp",
     "quant_apply_mlp",
     "unified_apply_mlp",

@@ -14,8 +14,10 @@ from ascend_ops_core.ops.quantization import (
 )
 from ascend_ops_core.ops.swiglu_quant import dequant_swiglu_quant, swiglu_quant
 
+from ascend_fused_moe.experts_mlp import StackedExpertsMlp
 from ascend_fused_moe.group_list import GroupList, GroupListKind
-from ascend_fused_moe.mlp.data import MoEMlpComputeInput
+from ascend_fused_moe.mlp.activation import Activation, ActivationKind
+from ascend_fused_moe.mlp.data import MoEMlpComputeInput, MoEWeights
 from ascend_fused_moe.mlp.plan import MlpPlan, plan_mlp
 from ascend_fused_moe.ops.grouped_mlp import (
     grouped_matmul,
@@ -23,8 +25,15 @@ from ascend_fused_moe.ops.grouped_mlp import (
     grouped_matmul_quantized,
     grouped_matmul_swiglu_quant,
 )
+from ascend_fused_moe.quant_params import MoEQuantParams
 
-__all__ = ["cumsum_group_list", "quant_apply_mlp", "unified_apply_mlp", "unquant_apply_mlp"]
+__all__ = [
+    "cumsum_group_list",
+    "is_plain_swiglu",
+    "quant_apply_mlp",
+    "unified_apply_mlp",
+    "unquant_apply_mlp",
+]
 
 
 def unified_apply_mlp(given: MoEMlpComputeInput) -> torch.Tensor:
@@ -56,6 +65,10 @@ def unified_apply_mlp(given: MoEMlpComputeInput) -> torch.Tensor:
 def unquant_apply_mlp(given: MoEMlpComputeInput) -> torch.Tensor:
     """:func:`unified_apply_mlp` of weights that are not quantised, all rows being in a group."""
     weights = given.weights
+    if given.rows.device.type == "cpu" and is_plain_swiglu(weights, given.quant, given.activation):
+        # One kernel there, which reads the weights of an expert once.
+        stacked = StackedExpertsMlp(weights.w13, weights.w2, given.activation.limit)
+        return stacked(given.rows, given.group_list)
     gate_up = grouped_matmul(given.rows, weights.w13, given.group_list, weights.w13_bias)
     hidden = given.activation(gate_up)
     return grouped_matmul(hidden, weights.w2, given.group_list, weights.w2_bias)
@@ -88,6 +101,12 @@ def quant_apply_mlp(given: MoEMlpComputeInput, plan: MlpPlan | None = None) -> t
         dtype=given.dtype,
         bias=weights.w2_bias,
     )
+
+
+def is_plain_swiglu(weights: MoEWeights, quant: MoEQuantParams, activation: Activation) -> bool:
+    """Whether experts are what :func:`ascend_fused_moe.ops.experts.fused_experts` computes."""
+    biased = weights.w13_bias is not None or weights.w2_bias is not None
+    return not quant.is_quant and not biased and activation.kind is ActivationKind.SWIGLU
 
 
 def cumsum_group_list(group_list: GroupList, rows: int) -> GroupList:

@@ -8,7 +8,7 @@ import torch
 from ascend_ops_core.communication import all_gather_and_unpad, pad_and_reduce, pad_to_rows
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.activation import silu_and_mul_with_clamp
-from ascend_ops_core.ops.linear import linear
+from ascend_ops_core.quantized_weights.weight import Weight, project
 from torch import nn
 
 from ascend_fused_moe.groups import ParallelGroups
@@ -40,7 +40,7 @@ class AscendSharedExperts(nn.Module):
 
     Args:
         w13: ``[2 * S, H]``, gate rows before up rows, or this rank's slice of ``S``.
-        w2: ``[H, S]``, or the slice.
+        w2: ``[H, S]``, or the slice. Either may be quantised.
         groups: the layer's ranks.
         mode: what this rank has.
         sequence_parallel: the ranks of a part share its tokens.
@@ -53,8 +53,8 @@ class AscendSharedExperts(nn.Module):
 
     def __init__(
         self,
-        w13: torch.Tensor,
-        w2: torch.Tensor,
+        w13: Weight,
+        w2: Weight,
         groups: ParallelGroups,
         mode: SharedExpertParallelMode,
         *,
@@ -79,8 +79,8 @@ class AscendSharedExperts(nn.Module):
                 f"the ranks {layout}",
                 "Choose the other of tensor_parallel and sequence_parallel.",
             )
-        self.w13 = nn.Parameter(w13, requires_grad=False)
-        self.w2 = nn.Parameter(w2, requires_grad=False)
+        self.w13 = _held(w13)
+        self.w2 = _held(w2)
         self.groups = groups
         self.mode = mode
         self.sequence_parallel = sequence_parallel
@@ -105,11 +105,11 @@ class AscendSharedExperts(nn.Module):
 
     def part1(self, x: torch.Tensor) -> torch.Tensor:
         """``[N, S]``: gate, up and activation of ``x [N, H]``."""
-        return silu_and_mul_with_clamp(linear(x, self.w13), self.swiglu_limit)
+        return silu_and_mul_with_clamp(project(x, self.w13), self.swiglu_limit)
 
     def part2(self, activated: torch.Tensor) -> torch.Tensor:
         """``[N, H]`` from ``activated [N, S]``."""
-        return linear(activated, self.w2)
+        return project(activated, self.w2)
 
     def finalize(self, out: torch.Tensor, rows: int, tokens: int) -> torch.Tensor:
         """The outputs of the tokens that this rank was given.
@@ -152,3 +152,9 @@ class AscendSharedExperts(nn.Module):
             return out
         tp = self.groups.tp
         return pad_and_reduce(out, [tokens], tp.world_size, tp)[:rows]
+
+
+def _held(weight: Weight) -> Weight:
+    if isinstance(weight, torch.Tensor):
+        return nn.Parameter(weight, requires_grad=False)
+    return weight

@@ -22,6 +22,10 @@ FORMAT_ERRORS = {
     "mxfp8": 0.12,
     "w4a8_mxfp": 0.32,
     "w4a16_mxfp": 0.32,
+    "w8a16": 0.018,
+    "w4a16": 0.30,
+    "fp8_a16": 0.068,
+    "mxfp8_a16": 0.086,
     "mxfp4": 0.42,
 }
 """By quantisation mode: ``|y - float y| / |float y|`` (Frobenius) of experts with normal weights

@@ -36,11 +36,16 @@ class DeepseekV4Attention(nn.Module):
         self.compressed = ratio > 0
         self.tensor_parallel = build.tensor_parallel
 
-        self.wqa_wkv = parameter(lora + width, hidden, dtype=dtype)
+        param = f"{build.param_prefix(layer)}.attn"
+        self.wqa_wkv = build.weight(f"{param}.wqa_wkv", lora + width, hidden)
         self.q_norm = parameter(lora)
         self.kv_norm = parameter(width)
-        self.wq_b = parameter(shard.num_heads * width, lora, dtype=dtype)
+        self.wq_b = build.weight(f"{param}.wq_b", shard.num_heads * width, lora)
         self.o_proj = build.projection.layer()
+        for name in ("wo_a", "wo_b"):
+            held = build.forms.held(f"{param}.o_proj.{name}")
+            if held is not None:
+                self.o_proj.hold(name, held)
         self.attn_sink = parameter(shard.num_heads)
 
         self.compressor = None
@@ -60,6 +65,9 @@ class DeepseekV4Attention(nn.Module):
                 spec.rms_norm_eps,
                 build.rotary.compress,
                 dtype,
+                build.weight(
+                    f"{param}.indexer.wq_b", spec.index_n_heads * spec.index_head_dim, lora
+                ),
             )
         shape = DSAShape(
             ratio,

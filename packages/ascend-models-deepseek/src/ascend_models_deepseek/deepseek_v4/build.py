@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from ascend_fused_moe.checkpoint_quant import quant_of
 from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.vllm.groups import vllm_groups
 from ascend_ops_core.devices import current_facts
+from ascend_ops_core.quantized_weights.descriptions import CacheDescription
+from ascend_ops_core.quantized_weights.weight import QuantizedWeight
 from ascend_ops_core.static_buffers import StaticBuffers
 from torch import nn
 from vllm.config import VllmConfig
@@ -21,8 +26,13 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.embedding import vocabulary_range
 from ascend_models_deepseek.deepseek_v4.output_projection import ProjectionBuild
+from ascend_models_deepseek.deepseek_v4.quantization import resolver_of_config
 from ascend_models_deepseek.deepseek_v4.rotation import RotaryTables
-from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank, Shard
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.weights import WeightTable, raise_for
+from ascend_models_deepseek.quantized_rules import WeightForms
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,7 @@ class Build:
         block_tokens: tokens per compressed block.
         projection: what the output projections are built from.
         groups: ranks of the experts.
+        forms: in which form the checkpoint has which weight.
         keep_dtype: caches keep the model's dtype, whatever the device family fixes.
     """
 
@@ -51,6 +62,7 @@ class Build:
     block_tokens: int
     projection: ProjectionBuild
     groups: ParallelGroups
+    forms: WeightForms
     keep_dtype: bool = False
 
     @classmethod
@@ -60,6 +72,7 @@ class Build:
         vllm_config: VllmConfig,
         embedding: VocabParallelEmbedding,
         buffers: StaticBuffers | None,
+        table: Callable[[DeepseekV4Spec, Shard], WeightTable],
     ) -> Build:
         """For this process, whose part of the vocabulary ``embedding`` has already chosen.
 
@@ -69,18 +82,21 @@ class Build:
             embedding: the model's.
             buffers: the model's static buffers, to which layers add theirs; None for a model that
                 no graph captures.
+            table: of the model's tensors.
         """
         size = get_tensor_model_parallel_world_size()
         rank = get_tensor_model_parallel_rank()
         family, device = cache_family(), embedding.weight.device
         projection = ProjectionBuild.of(spec, vllm_config, family, buffers, device)
         groups = vllm_groups(expert_parallel=vllm_config.parallel_config.enable_expert_parallel)
-        ep = groups.ep
-        expert = ExpertRank(ep.rank_in_group, ep.world_size) if groups.expert_parallel else None
         vocabulary = vocabulary_range(embedding)
+        whole = groups.expert_parallel
+        shard = Shard.of(spec, size, rank, vocabulary, projection.part, whole_experts=whole)
+        forms = checkpoint_forms(table(spec, shard), vllm_config)
+        _report(forms, family)
         return cls(
             spec,
-            Shard.of(spec, size, rank, vocabulary, projection.part, expert),
+            shard,
             RotaryTables(spec, vllm_config.model_config.max_model_len),
             vllm_config.model_config.dtype,
             size > 1,
@@ -88,7 +104,62 @@ class Build:
             vllm_config.cache_config.block_size,
             projection,
             groups,
+            forms,
             keeps_dtype(vllm_config),
+        )
+
+    def param_prefix(self, layer: int) -> str:
+        """Name of a decoder layer's module in the model; MTP layers hold theirs as a block."""
+        block = ".block" if layer >= self.spec.num_hidden_layers else ""
+        return f"model.layers.{layer}{block}"
+
+    def weight(self, param: str, rows: int, columns: int) -> nn.Parameter | QuantizedWeight:
+        """What holds a weight of a product.
+
+        Args:
+            param: its name in the model.
+            rows: of this rank's part.
+            columns: of this rank's part.
+        """
+        held = self.forms.held(param)
+        return held or parameter(rows, columns, dtype=self.dtype)
+
+    def experts(self, module: str) -> dict[str, Any]:
+        """How a layer's routed experts are stored, as arguments of ``AscendRoutedExperts``."""
+        scheme = self.forms.experts(module)
+        if scheme is None:
+            return {}
+        quant = quant_of(scheme, float_rows=self.device == "cpu")
+        return {"quant": quant, "scale_dtype": scheme.format.scale_dtype}
+
+
+def checkpoint_forms(table: WeightTable, vllm_config: VllmConfig) -> WeightForms:
+    """What the checkpoint of an engine stores for a table of tensors.
+
+    Raises:
+        InvalidInputError: a quantisation that is not known.
+        CheckpointError: its description does not fit the model.
+    """
+    model = vllm_config.model_config
+    forms = WeightForms(table, resolver_of_config(model.hf_config, model.model))
+    raise_for(forms.problems)
+    return forms
+
+
+def _report(forms: WeightForms, family: str) -> None:
+    if not forms.schemes:
+        return
+    names = ", ".join(sorted(one.name for one in forms.schemes))
+    slower = (
+        "; steps of few tokens run operator by operator, since the fused kernels read float weights"
+    )
+    logger.info("weights stay as stored: %s%s", names, slower if family == "cpu" else "")
+    if forms.cache != CacheDescription():
+        logger.info(
+            "the checkpoint wants key-value rows in %s, indexer keys in %s: caches are stored as "
+            "the device family has them",
+            forms.cache.kv or "their dtype",
+            forms.cache.index or "theirs",
         )
 
 

@@ -23,6 +23,7 @@ from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.output_projection import quantize_loaded
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config
 from ascend_models_deepseek.deepseek_v4.weights import main_table
+from ascend_models_deepseek.quantized_rules import finish_weights
 
 _MTP_HIDDEN = "mtp_hidden"
 
@@ -43,8 +44,9 @@ class DeepseekV4Model(nn.Module):
         super().__init__()
         self.spec = spec
         self.embed_tokens = vocab_embedding(spec, vllm_config.model_config.dtype)
-        build = Build.of(spec, vllm_config, self.embed_tokens, buffers)
+        build = Build.of(spec, vllm_config, self.embed_tokens, buffers, main_table)
         self.shard = build.shard
+        self.forms = build.forms
         self.rotary = build.rotary
         self.layers = nn.ModuleList(
             DeepseekV2DecoderLayer(build, i, f"{prefix}.layers.{i}")
@@ -132,8 +134,9 @@ class AscendDeepseekV4ForCausalLM(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Fill all parameters from tensors in the original naming."""
-        table = main_table(self.model.spec, self.model.shard)
+        table = self.model.forms.table
         check_headers(table, self._source)
         loaded = table.load(self, weights)
+        finish_weights(self)
         quantize_loaded(self)
         return loaded

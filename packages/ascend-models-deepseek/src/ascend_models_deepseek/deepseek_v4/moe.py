@@ -5,15 +5,16 @@ from __future__ import annotations
 import torch
 from ascend_fused_moe.communication import AllGatherCommImpl
 from ascend_fused_moe.expert_partition import ExpertPartition
-from ascend_fused_moe.experts_mlp import StackedExpertsMlp
 from ascend_fused_moe.groups import ParallelGroups
-from ascend_fused_moe.layers.experts import RoutedExperts
+from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
+from ascend_fused_moe.mlp import Activation
 from ascend_fused_moe.pipeline import MoERouterInput
 from ascend_fused_moe.routers import AscendRouter, create_ascend_fused_moe_router
 from ascend_fused_moe.runner import AscendSharedExperts, SharedExpertParallelMode
 from ascend_fused_moe.vllm.router import router_settings
 from ascend_fused_moe.vllm.runner import VllmMoERunner
 from ascend_ops_core.ops.linear import linear
+from ascend_ops_core.quantized_weights.weight import Weight
 from torch import nn
 
 from ascend_models_deepseek.deepseek_v4.build import Build
@@ -23,32 +24,26 @@ class DeepseekV2MLP(AscendSharedExperts):
     """DeepSeek-V4's shared experts; where a rank has all that it needs, routed ones run with them.
 
     Args:
-        hidden_size: ``H``.
-        intermediate_size: ``I`` of this rank.
-        dtype: dtype of the weights.
+        w13: ``[2 * I, H]`` of this rank, gate rows before up rows; it may be quantised.
+        w2: ``[H, I]``, the same.
         groups: the layer's ranks, those of ``tp`` having slices.
         swiglu_limit: of the gated activation.
-
-    Attributes:
-        w13: ``[2 * I, H]``, gate rows before up rows.
-        w2: ``[H, I]``.
     """
 
     def __init__(
-        self,
-        hidden_size: int,
-        intermediate_size: int,
-        dtype: torch.dtype,
-        groups: ParallelGroups,
-        swiglu_limit: float | None,
+        self, w13: Weight, w2: Weight, groups: ParallelGroups, swiglu_limit: float | None
     ) -> None:
         super().__init__(
-            torch.empty(2 * intermediate_size, hidden_size, dtype=dtype),
-            torch.empty(hidden_size, intermediate_size, dtype=dtype),
+            w13,
+            w2,
             groups,
             SharedExpertParallelMode.TENSOR_PARALLEL,
             swiglu_limit=swiglu_limit,
         )
+
+    def forward_tokens(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, H]`` from ``x [T, H]``; with tensor parallelism the results are to be summed."""
+        return self.part2(self.part1(x))
 
 
 class DeepseekV4MoE(nn.Module):
@@ -60,6 +55,7 @@ class DeepseekV4MoE(nn.Module):
 
     Attributes:
         router: chooses experts.
+        experts: this rank's routed experts, whole or a slice of each.
         runner: brings tokens to the ranks of whole experts; None where every rank has all
             experts, or a slice of each, which then run in one pass with the shared ones.
     """
@@ -68,6 +64,7 @@ class DeepseekV4MoE(nn.Module):
         super().__init__()
         spec, shard, dtype = build.spec, build.shard, build.dtype
         hidden, experts = spec.hidden_size, spec.n_routed_experts
+        param = f"{build.param_prefix(layer)}.ffn"
         self.top_k = spec.num_experts_per_tok
         self.scoring = spec.scoring_func
         self.renormalize = spec.norm_topk_prob
@@ -88,21 +85,34 @@ class DeepseekV4MoE(nn.Module):
             bias=None if self.is_hash else self.gate_bias,
             table=self.tid2eid if self.is_hash else None,
         )
-        partition = ExpertPartition(experts, self.groups.ep.world_size)
-        inter = shard.intermediate[1] - shard.intermediate[0]
-        self.experts = RoutedExperts(partition.capacity, hidden, inter, dtype, spec.swiglu_limit)
+        whole = self.groups.expert_parallel
+        self.experts = AscendRoutedExperts(
+            experts,
+            hidden,
+            spec.moe_intermediate_size,
+            dtype,
+            **build.experts(f"{param}.experts"),
+            activation=Activation(limit=spec.swiglu_limit),
+            ep_rank=self.groups.ep.rank_in_group,
+            ep_ranks=self.groups.ep.world_size,
+            tp_rank=0 if whole else self.groups.tp.rank_in_group,
+            tp_ranks=1 if whole else self.groups.tp.world_size,
+        )
         self.shared_experts: DeepseekV2MLP | None = None
         if spec.n_shared_experts:
             shared = shard.shared_intermediate[1] - shard.shared_intermediate[0]
             self.shared_experts = DeepseekV2MLP(
-                hidden, shared, dtype, self.groups, spec.swiglu_limit
+                build.weight(f"{param}.shared_experts.w13", 2 * shared, hidden),
+                build.weight(f"{param}.shared_experts.w2", hidden, shared),
+                self.groups,
+                spec.swiglu_limit,
             )
         self.runner: VllmMoERunner | None = None
-        if self.groups.expert_parallel:
+        if whole:
             self.runner = VllmMoERunner(
                 self.router,
-                StackedExpertsMlp(self.experts.w13, self.experts.w2, spec.swiglu_limit),
-                AllGatherCommImpl(self.groups, partition),
+                self.experts,
+                AllGatherCommImpl(self.groups, ExpertPartition(experts, self.groups.ep.world_size)),
                 shared_experts=self.shared_experts,
             )
 
@@ -113,10 +123,19 @@ class DeepseekV4MoE(nn.Module):
             out: torch.Tensor = self.runner(hidden, logits, token_ids=input_ids)
             return out
         weights, ids = self.route(logits, input_ids)
-        shared = None
-        if self.shared_experts is not None:
-            shared = self.shared_experts.w13, self.shared_experts.w2
-        return self.groups.tp.all_reduce(self.experts(hidden, weights, ids, shared))
+        return self.groups.tp.all_reduce(self._forward_experts(hidden, weights, ids))
+
+    def _forward_experts(
+        self, hidden: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor
+    ) -> torch.Tensor:
+        shared = self.shared_experts
+        if shared is None:
+            return self.experts.forward_tokens(hidden, weights, ids)
+        w13, w2 = shared.w13, shared.w2
+        if isinstance(w13, torch.Tensor) and isinstance(w2, torch.Tensor):
+            return self.experts.forward_tokens(hidden, weights, ids, (w13, w2))
+        routed = self.experts.forward_tokens(hidden, weights, ids)
+        return routed + shared.forward_tokens(hidden)
 
     def route(
         self, logits: torch.Tensor, input_ids: torch.Tensor

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from ascend_ops_core.layers.hyper_connection import HyperHead
-from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.norm import rms_norm
+from ascend_ops_core.quantized_weights.weight import project
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
@@ -23,6 +23,7 @@ from ascend_models_deepseek.deepseek_v4.output_projection import quantize_loaded
 from ascend_models_deepseek.deepseek_v4.rotation import StepRotation
 from ascend_models_deepseek.deepseek_v4.validation import check_draft
 from ascend_models_deepseek.deepseek_v4.weights import mtp_table
+from ascend_models_deepseek.quantized_rules import finish_weights
 
 
 class DeepSeekMultiTokenPredictorLayer(nn.Module):
@@ -36,13 +37,13 @@ class DeepSeekMultiTokenPredictorLayer(nn.Module):
 
     def __init__(self, build: Build, layer: int, prefix: str) -> None:
         super().__init__()
-        spec, dtype = build.spec, build.dtype
+        spec = build.spec
         hidden = spec.hidden_size
         self.norm_eps = spec.rms_norm_eps
         self.enorm = parameter(hidden)
         self.hnorm = parameter(hidden)
-        self.e_proj = parameter(hidden, hidden, dtype=dtype)
-        self.h_proj = parameter(hidden, hidden, dtype=dtype)
+        self.e_proj = build.weight(f"{prefix}.e_proj", hidden, hidden)
+        self.h_proj = build.weight(f"{prefix}.h_proj", hidden, hidden)
         self.block = DeepseekV2DecoderLayer(build, layer, prefix)
         self.hc_head = HyperHead(spec.hc_mult, hidden, spec.hc_eps, spec.rms_norm_eps)
         self.norm = parameter(hidden)
@@ -64,8 +65,8 @@ class DeepSeekMultiTokenPredictorLayer(nn.Module):
         """
         tokens, streams, hidden = previous.shape
         normed = rms_norm(previous.contiguous(), self.hnorm, self.norm_eps)
-        mixed = linear(normed.view(tokens * streams, hidden), self.h_proj).view_as(previous)
-        own = linear(rms_norm(embedded, self.enorm, self.norm_eps), self.e_proj)
+        mixed = project(normed.view(tokens * streams, hidden), self.h_proj).view_as(previous)
+        own = project(rms_norm(embedded, self.enorm, self.norm_eps), self.e_proj)
         return self.block(mixed + own.unsqueeze(1), input_ids, rotation)
 
     def collapse(self, streams: torch.Tensor) -> torch.Tensor:
@@ -85,8 +86,8 @@ class DeepSeekMultiTokenPredictor(nn.Module):
         super().__init__()
         self.spec = spec
         self.embed_tokens = vocab_embedding(spec, vllm_config.model_config.dtype)
-        build = Build.of(spec, vllm_config, self.embed_tokens, None)
-        self.shard = build.shard
+        build = Build.of(spec, vllm_config, self.embed_tokens, None, mtp_table)
+        self.forms = build.forms
         self.rotary = build.rotary
         first = spec.num_hidden_layers
         self.layers = nn.ModuleDict(
@@ -171,9 +172,10 @@ class DeepSeekV4MTP(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Fill the draft from the ``mtp.`` tensors of the main model's checkpoint."""
-        table = mtp_table(self.model.spec, self.model.shard)
+        table = self.model.forms.table
         check_headers(table, self._source)
         loaded = table.load(self, weights)
+        finish_weights(self)
         quantize_loaded(self)
         self.has_own_embed_tokens = "model.embed_tokens.weight" in loaded
         self.has_own_lm_head = "lm_head.weight" in loaded

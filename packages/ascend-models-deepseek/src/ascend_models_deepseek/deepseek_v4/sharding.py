@@ -9,23 +9,9 @@ from ascend_attention.layers.output_projection import (
     ProjectionSettings,
     choose_projection,
 )
-from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_ops_core.errors import InvalidInputError
 
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-
-
-@dataclass(frozen=True)
-class ExpertRank:
-    """One of the ranks that whole routed experts lie on.
-
-    Attributes:
-        rank: its place.
-        ranks: number of them.
-    """
-
-    rank: int
-    ranks: int
 
 
 @dataclass(frozen=True)
@@ -38,7 +24,6 @@ class Shard:
         intermediate: channels of each routed expert.
         shared_intermediate: channels of the shared expert.
         vocabulary: rows of embedding and head.
-        experts: routed experts; None for all of them.
     """
 
     heads: tuple[int, int]
@@ -46,7 +31,6 @@ class Shard:
     intermediate: tuple[int, int]
     shared_intermediate: tuple[int, int]
     vocabulary: tuple[int, int]
-    experts: tuple[int, int] | None = None
 
     @property
     def num_heads(self) -> int:
@@ -60,7 +44,8 @@ class Shard:
         rank: int,
         vocabulary: tuple[int, int],
         projection: ProjectionPart | None = None,
-        expert: ExpertRank | None = None,
+        *,
+        whole_experts: bool = False,
     ) -> Shard:
         """Ranges of ``rank`` among ``size``.
 
@@ -71,38 +56,30 @@ class Shard:
             vocabulary: its rows of embedding and head.
             projection: its part of the output projection, by default that of the variant which
                 is chosen for such ranks alone.
-            expert: its place among those that share whole experts; None where every rank has a
-                slice of each.
+            whole_experts: ranks share routed experts out whole, which no table of tensors has to
+                know; else every rank has a slice of each.
 
         Raises:
             InvalidInputError: ``size`` does not divide the heads or the experts' channels, or
                 no variant of the output projection fits.
         """
-        whole = expert is not None
-        reason = _refusal(spec, size, whole)
+        reason = _refusal(spec, size, whole_experts)
         if reason:
             common = spec.num_attention_heads
-            usable = [n for n in range(1, common + 1) if not _refusal(spec, n, whole)]
+            usable = [n for n in range(1, common + 1) if not _refusal(spec, n, whole_experts)]
             raise InvalidInputError(f"tensor_parallel_size={size}", reason, f"Use one of {usable}.")
 
         def part(total: int) -> tuple[int, int]:
             return rank * (total // size), (rank + 1) * (total // size)
 
         inter = spec.moe_intermediate_size
-        held = None if expert is None else _experts(spec, expert)
         return cls(
             heads=part(spec.num_attention_heads),
             projection=projection or ProjectionPart.of(_settings(spec, size), rank),
-            intermediate=part(inter) if held is None else (0, inter),
+            intermediate=(0, inter) if whole_experts else part(inter),
             shared_intermediate=part(inter * spec.n_shared_experts),
             vocabulary=vocabulary,
-            experts=held,
         )
-
-
-def _experts(spec: DeepseekV4Spec, expert: ExpertRank) -> tuple[int, int]:
-    held = ExpertPartition(spec.n_routed_experts, expert.ranks).experts_of(expert.rank)
-    return held.start, held.stop
 
 
 def _refusal(spec: DeepseekV4Spec, size: int, whole_experts: bool) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.quantized_weights.weight import check_family
+from ascend_ops_core.vllm.checkpoint_quantization import METHOD
 from vllm.config import CompilationMode, ParallelConfig, VllmConfig
 
-from ascend_models_deepseek.deepseek_v4.build import cache_family
+from ascend_models_deepseek.deepseek_v4.build import cache_family, checkpoint_forms
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.output_projection import chosen_projection
-from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank, Shard
-from ascend_models_deepseek.deepseek_v4.weights import main_table, mtp_table
+from ascend_models_deepseek.deepseek_v4.sharding import Shard
+from ascend_models_deepseek.deepseek_v4.weights import WeightTable, main_table, mtp_table
 
 
 def check_engine_config(spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:
@@ -27,11 +30,11 @@ def check_engine_config(spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:
             f"{spec.max_position_embeddings}",
             f"Use at most {spec.max_position_embeddings}.",
         )
-    if vllm_config.quant_config is not None:
+    if vllm_config.quant_config is not None and vllm_config.quant_config.get_name() != METHOD:
         raise InvalidInputError(
             f"quantization {vllm_config.quant_config.get_name()!r}",
-            "only unquantized float32, bfloat16 and float16 checkpoints can be loaded yet",
-            "Use an unquantized checkpoint and remove quantization_config from config.json.",
+            "the checkpoint's own description says how it is quantized",
+            "Leave --quantization unset.",
         )
     if vllm_config.parallel_config.pipeline_parallel_size > 1:
         raise InvalidInputError(
@@ -99,20 +102,46 @@ def check_request(vllm_config: VllmConfig) -> None:
     spec = DeepseekV4Spec.from_config(model.hf_config)
     check_engine_config(spec, vllm_config)
     parallel = vllm_config.parallel_config
-    ranks = expert_ranks(parallel)
     shard = Shard.of(
         spec,
         parallel.tensor_parallel_size,
         0,
         (0, spec.vocab_size),
-        expert=ExpertRank(0, ranks) if ranks > 1 else None,
+        whole_experts=expert_ranks(parallel) > 1,
     )
     chosen_projection(spec, vllm_config, cache_family())
     speculative = vllm_config.speculative_config
     drafts = speculative is not None and speculative.method == "mtp"
     if drafts:
         check_draft(spec)
+    check_forms(spec, vllm_config, main_table(spec, shard))
+    if drafts:
+        check_forms(spec, vllm_config, mtp_table(spec, shard))
+
+
+def check_forms(spec: DeepseekV4Spec, vllm_config: VllmConfig, table: WeightTable) -> None:
+    """Refuse a checkpoint whose description, schemes or headers do not fit.
+
+    Args:
+        spec: the model's config.
+        vllm_config: the engine's config.
+        table: the model's tensors.
+
+    Raises:
+        InvalidInputError: a quantization that is not known, or that the device or the engine's
+            settings rule out.
+        CheckpointError: lists every problem of the description, or of the headers.
+    """
+    forms = checkpoint_forms(table, vllm_config)
+    family = cache_family()
+    for scheme in sorted(forms.schemes, key=lambda one: one.name):
+        if family != "cpu":
+            check_family(scheme, current_facts())
+    if forms.schemes and chosen_projection(spec, vllm_config, family).variant.name == "fp8":
+        raise InvalidInputError(
+            "o_proj='fp8' for a quantized checkpoint",
+            "it quantizes weights of 16 bits after loading",
+            "Leave o_proj unset: the projection is computed as it is stored.",
+        )
     if vllm_config.load_config.load_format in ("auto", "safetensors", "hf"):
-        check_headers(main_table(spec, shard), model.model)
-        if drafts:
-            check_headers(mtp_table(spec, shard), model.model)
+        check_headers(forms.table, vllm_config.model_config.model)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from ascend_attention.caches import overlap_of
+from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
 from torch import nn
 
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
@@ -39,7 +40,6 @@ class TensorRule:
         view: shape in which the tensor is read, or None for its own.
         below: for a table of ids, the number that all of them lie below; None for weights.
         optional: may be absent.
-        kept: this rank holds a part of it; else it is only checked.
     """
 
     shape: tuple[int, ...]
@@ -49,12 +49,21 @@ class TensorRule:
     view: tuple[int, ...] | None = None
     below: int | None = None
     optional: bool = False
-    kept: bool = True
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes that the checkpoint may have."""
+        return (self.shape,)
 
     @property
     def loadable(self) -> tuple[torch.dtype, ...]:
         """Dtypes in which the checkpoint may store it."""
         return _LOADABLE_FLOATS if self.below is None else _LOADABLE_INTEGERS
+
+    @property
+    def filled(self) -> str | None:
+        """The model's parameter that it goes to, if any."""
+        return self.param
 
     def value_problems(self, name: str, tensor: torch.Tensor) -> list[str]:
         """Ids that no expert has, which would fail only when a token meets them."""
@@ -65,10 +74,32 @@ class TensorRule:
             return []
         return [f"values of {name} lie in [{low}, {high}], expected [0, {self.below - 1}]"]
 
-    def copy(self, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
-        """Copy this rank's part of ``tensor`` to its place."""
+    def load(self, tensor: torch.Tensor, model: nn.Module) -> None:
+        """Copy this rank's part of ``tensor`` to its place in ``model``."""
         part = tensor if self.view is None else tensor.view(self.view)
-        parameter.data[self.target].copy_(part[self.source])
+        model.get_parameter(self.param).data[self.target].copy_(part[self.source])
+
+
+@dataclass(frozen=True)
+class ExpertRule(TensorRule):
+    """Where one tensor of a routed expert goes: to every place of this rank that holds the expert.
+
+    Attributes:
+        expert: the logical expert.
+        tensor: which of its tensors, as :meth:`AscendRoutedExperts.load_expert` names them.
+    """
+
+    expert: int = 0
+    tensor: str = ""
+
+    def load(self, tensor: torch.Tensor, model: nn.Module) -> None:
+        """See :meth:`TensorRule.load`; where the expert lies elsewhere, nothing is read."""
+        owner, _, name = self.param.rpartition(".")
+        experts = model.get_submodule(owner)
+        assert isinstance(experts, AscendRoutedExperts)
+        if experts.holds(self.expert):
+            value = tensor.to(experts.get_parameter(name).dtype)
+            experts.load_expert(self.expert, self.tensor, value)
 
 
 class WeightTable:
@@ -114,11 +145,11 @@ class WeightTable:
             if dtype not in rule.loadable:
                 lines.append(
                     f"dtype of {name} is {_short(dtype)}, loadable are "
-                    f"{', '.join(map(_short, rule.loadable))}; "
-                    "quantized checkpoints are not supported yet"
+                    f"{', '.join(map(_short, rule.loadable))}"
                 )
-            if shape != rule.shape:
-                lines.append(f"shape of {name} is {list(shape)}, expected {list(rule.shape)}")
+            if shape not in rule.shapes:
+                expected = " or ".join(str(list(one)) for one in rule.shapes)
+                lines.append(f"shape of {name} is {list(shape)}, expected {expected}")
         return lines
 
     def load(self, model: nn.Module, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
@@ -134,7 +165,6 @@ class WeightTable:
         Raises:
             CheckpointError: some tensors do not fit. A tensor that does not fit is never copied.
         """
-        parameters = dict(model.named_parameters())
         found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         bad_values = []
         for name, tensor in weights:
@@ -144,15 +174,18 @@ class WeightTable:
             rule = self.rules.get(name)
             if (
                 rule is not None
-                and rule.shape == tuple(tensor.shape)
+                and tuple(tensor.shape) in rule.shapes
                 and tensor.dtype in rule.loadable
             ):
-                if rule.kept:
-                    rule.copy(tensor, parameters[rule.param])
+                rule.load(tensor, model)
                 bad_values += rule.value_problems(name, tensor)
             release_pages(tensor)
         raise_for(self.problems(found) + bad_values)
-        return {self.rules[name].param for name in found}
+        for module in model.modules():
+            if isinstance(module, AscendRoutedExperts):
+                module.process_weights_after_loading()
+        filled = (self.rules[name].filled for name in found)
+        return {name for name in filled if name is not None}
 
 
 class _Nearest:
@@ -336,57 +369,29 @@ def _moe(
     else:
         yield f"{name}.gate.bias", TensorRule((experts,), f"{param}.gate_bias")
     routed = spec.moe_intermediate_size
-    held = range(*(shard.experts or (0, experts)))
     for e in range(experts):
-        yield from _ffn(
-            hidden,
-            routed,
-            shard.intermediate,
-            f"{name}.experts.{e}",
-            f"{param}.experts",
-            (held.index(e),) if e in held else None,
-        )
+        for tensor, rule in _ffn(hidden, routed, shard.intermediate, f"{param}.experts"):
+            yield (
+                f"{name}.experts.{e}.{tensor}.weight",
+                ExpertRule(rule.shape, rule.param, source=rule.source, expert=e, tensor=tensor),
+            )
     if spec.n_shared_experts:
-        yield from _ffn(
-            hidden,
-            routed * spec.n_shared_experts,
-            shard.shared_intermediate,
-            f"{name}.shared_experts",
-            f"{param}.shared_experts",
-            (),
-        )
+        shared = routed * spec.n_shared_experts
+        part = shard.shared_intermediate
+        for tensor, rule in _ffn(hidden, shared, part, f"{param}.shared_experts"):
+            yield f"{name}.shared_experts.{tensor}.weight", rule
 
 
 def _ffn(
-    hidden: int,
-    inter: int,
-    part: tuple[int, int],
-    name: str,
-    param: str,
-    place: tuple[int, ...] | None,
+    hidden: int, inter: int, part: tuple[int, int], param: str
 ) -> Iterator[tuple[str, TensorRule]]:
-    """Rules of one expert; ``place`` is that among a rank's experts, None for another rank's."""
-    if place is None:
-        for weight, of, shape in (
-            ("w1", "w13", (inter, hidden)),
-            ("w3", "w13", (inter, hidden)),
-            ("w2", "w2", (hidden, inter)),
-        ):
-            yield f"{name}.{weight}.weight", TensorRule(shape, f"{param}.{of}", kept=False)
-        return
+    """Rules of one gated network, of which this rank has some channels."""
     local = part[1] - part[0]
     rows = (slice(*part),)
-    for weight, first in (("w1", 0), ("w3", local)):
-        yield (
-            f"{name}.{weight}.weight",
-            TensorRule(
-                (inter, hidden), f"{param}.w13", (*place, slice(first, first + local)), rows
-            ),
-        )
-    yield (
-        f"{name}.w2.weight",
-        TensorRule((hidden, inter), f"{param}.w2", (*place, slice(None)), (slice(None), *rows)),
-    )
+    for tensor, first in (("w1", 0), ("w3", local)):
+        target = (slice(first, first + local),)
+        yield tensor, TensorRule((inter, hidden), f"{param}.w13", target, rows)
+    yield "w2", TensorRule((hidden, inter), f"{param}.w2", source=(slice(None), *rows))
 
 
 def _short(dtype: torch.dtype) -> str:

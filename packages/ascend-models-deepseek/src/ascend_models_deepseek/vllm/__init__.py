@@ -23,8 +23,11 @@ def register() -> None:
             "Install it with 'ascend-models-deepseek[cpu]' or 'ascend-models-deepseek[npu]'."
         ) from error
 
+    from ascend_ops_core.vllm.checkpoint_quantization import serve_quantized
+
     from ascend_models_deepseek.deepseek_v4.hf_config import AscendDeepseekV4Config
 
+    serve_quantized("deepseek_v4")
     _CONFIG_REGISTRY["deepseek_v4"] = AscendDeepseekV4Config
     module = "ascend_models_deepseek.registry"
     ModelRegistry.register_model("DeepseekV4ForCausalLM", f"{module}:AscendDeepseekV4ForCausalLM")

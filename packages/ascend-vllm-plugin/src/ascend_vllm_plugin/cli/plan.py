@@ -83,8 +83,9 @@ def plan(
     weight_format: Annotated[
         str,
         typer.Option(
-            help="How matrices are stored: auto (what config.json says), model (unquantized), fp8, "
-            "fp8-mxfp4 (4-bit experts) or w8a8 (8-bit integers)."
+            help="How matrices are stored: auto (what the checkpoint says), model (unquantized), "
+            "fp8, fp8-mxfp4 (4-bit experts), w8a8 (8-bit integers) or stored (layer by layer what "
+            "the checkpoint says)."
         ),
     ] = "auto",
     block_size: Annotated[

@@ -14,7 +14,6 @@ from ascend_ops_core.errors import InvalidInputError
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from ascend_vllm_plugin.compressed_caches import (
-    CompressedCachesMixin,
     has_compressed_caches,
     set_block_size,
 )
@@ -30,7 +29,7 @@ logger = logging.getLogger(__name__)
 _PACKAGE = "ascend_vllm_plugin.npu"
 
 
-class AscendNPUPlatform(CompressedCachesMixin, Platform):
+class AscendNPUPlatform(Platform):
     """An Ascend NPU, or the simulated one. Not run on hardware."""
 
     _enum = PlatformEnum.OOT

@@ -77,11 +77,6 @@ def notes(plan: Plan) -> Iterator[str]:
     request = plan.request
     if request.device != "cpu":
         yield f"{request.device}: {NOT_RUN}; every figure is computed, none is measured."
-    if plan.weight_format is not WeightFormat.MODEL:
-        yield (
-            f"weights as {plan.weight_format}: this version loads unquantized checkpoints only, so "
-            "this is a plan for a later one."
-        )
     if plan.weight_format in (WeightFormat.FP8, WeightFormat.FP8_MXFP4) and request.device != "cpu":
         taken = facts_of(request.device).dtypes
         if torch.float8_e4m3fn not in (taken.value or ()):

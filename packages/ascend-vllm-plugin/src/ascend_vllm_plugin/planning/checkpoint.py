@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,27 +11,24 @@ from typing import Any
 import torch
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.headers import known_dtypes, read_file
+from ascend_models_deepseek.deepseek_v4.quantization import resolver_of
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import (
     CheckpointError,
-    TensorRule,
     WeightTable,
     main_table,
     mtp_table,
 )
+from ascend_models_deepseek.quantized_rules import WeightForms
+from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.quantized_weights.descriptions import CacheDescription
+from ascend_ops_core.quantized_weights.weight import check_family
 
-from ascend_vllm_plugin.planning.source import read_config, weight_format_of
-from ascend_vllm_plugin.planning.stored_form import (
-    MODELSLIM_FILE,
-    quantized_forms,
-    read_modelslim,
-    without_modelslim,
-    without_quantization,
-)
-from ascend_vllm_plugin.planning.weights import WeightFormat
+from ascend_vllm_plugin.planning.source import read_config
 
 INDEX_FILE = "model.safetensors.index.json"
+FAMILIES = ("A2", "A3", "A5")
 _DRAFT = "mtp."
 Headers = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
@@ -44,7 +41,8 @@ class CheckpointReport:
         directory: where it lies.
         tensors: how many tensors its files hold.
         bytes: their size.
-        quantization: the format in which matrices are stored, or None if it cannot be told.
+        quantization: the schemes in which matrices are stored, ``model`` for none, or None if it
+            cannot be told.
         problems: why it cannot be served, a line each.
         notes: what is worth knowing and needs no action.
     """
@@ -139,36 +137,28 @@ def _compare(
         report.notes.append("no MTP tensors: it can be served, but not with MTP speculation")
     elif drafts:
         report.notes.append(f"{drafts} MTP tensors, but num_nextn_predict_layers=0: not used")
-    plain = _unquantized(report, config, rules, stored)
-    report.problems += WeightTable(rules, unused).problems(plain)
-
-
-def _unquantized(
-    report: CheckpointReport,
-    config: Mapping[str, Any],
-    rules: Mapping[str, TensorRule],
-    stored: Headers,
-) -> Headers:
-    """The stored tensors in the model's form, after checking the form in which they are stored."""
     try:
-        slim = read_modelslim(report.directory)
-        weight_format = WeightFormat.W8A8 if slim else weight_format_of(config, "auto")
+        resolver = resolver_of(config, report.directory)
+        forms = WeightForms(WeightTable(rules, unused), resolver)
     except InvalidInputError as error:
         report.problems.append(str(error))
-        return stored
-    report.quantization = weight_format.value
-    if weight_format is WeightFormat.MODEL:
-        return stored
-    if slim is not None:
-        plain, problems = without_modelslim(slim, rules, stored)
-        described = MODELSLIM_FILE
-    else:
-        forms = quantized_forms(rules, weight_format)
-        plain, problems = without_quantization(forms, rules, stored)
-        described = "quantization_config in config.json"
-    report.problems += problems
-    report.problems.append(
-        f"quantized as {weight_format} ({described}): only unquantized float32, bfloat16 and "
-        "float16 checkpoints can be loaded yet"
-    )
-    return plain
+        return
+    report.quantization = ", ".join(sorted(one.name for one in forms.schemes)) or "model"
+    report.problems += forms.problems + forms.table.problems(stored)
+    report.notes += _device_notes(forms)
+    if resolver.cache != CacheDescription():
+        report.notes.append(
+            f"{resolver.source} wants key-value rows in {resolver.cache.kv or 'their dtype'}, "
+            f"indexer keys in {resolver.cache.index or 'theirs'}: caches are stored as the device "
+            "family has them"
+        )
+
+
+def _device_notes(forms: WeightForms) -> Iterator[str]:
+    """Device families that cannot hold what is stored."""
+    for scheme in sorted(forms.schemes, key=lambda one: one.name):
+        for family in FAMILIES:
+            try:
+                check_family(scheme, facts_of(family))
+            except InvalidInputError as error:
+                yield f"not on {family}: {error}"

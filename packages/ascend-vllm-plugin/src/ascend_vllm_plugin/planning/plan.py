@@ -156,6 +156,9 @@ class Plan:
         return low
 
 
+_AS_DESCRIBED = ("auto", WeightFormat.STORED)
+
+
 def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
     """Plan the memory of the fullest card.
 
@@ -187,7 +190,8 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
             f"{' or '.join(map(str, sizes))} tokens",
             "Leave --block-size unset, or use one of them.",
         )
-    weight_format = weight_format_of(source.config, request.weight_format)
+    resolver = source.resolver if request.weight_format in _AS_DESCRIBED else None
+    weight_format = weight_format_of(source.config, request.weight_format, resolver)
     dtype = dtype_of(source.config, request.dtype, weight_format)
     caches = caches_of(
         spec,
@@ -209,7 +213,13 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         weight_format=weight_format,
         memory_bytes=_memory(request),
         weights=weights_by_part(
-            spec, layout, dtype, weight_format, draft=draft, draft_owns=source.stored
+            spec,
+            layout,
+            dtype,
+            weight_format,
+            draft=draft,
+            draft_owns=source.stored,
+            resolver=resolver,
         ),
         rotary_bytes=rotary_bytes(spec, length, draft=draft),
         activations=step_memory.activations(shape, step),

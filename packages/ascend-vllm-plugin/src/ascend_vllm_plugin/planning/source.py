@@ -11,7 +11,10 @@ from typing import Any
 import torch
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.headers import read_headers
+from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES, resolver_of
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.quantized_weights import QuantizationResolver
+from ascend_ops_core.quantized_weights.descriptions import CONFIG_KEY
 
 from ascend_vllm_plugin.planning.weights import WeightFormat
 
@@ -39,6 +42,15 @@ class ModelSource:
     config: Mapping[str, Any]
     spec: DeepseekV4Spec
     stored: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+    @property
+    def resolver(self) -> QuantizationResolver:
+        """Which layer is stored how.
+
+        Raises:
+            InvalidInputError: a quantization that this version does not know.
+        """
+        return resolver_of(self.config, self.path)
 
     @property
     def stored_bytes(self) -> int:
@@ -102,29 +114,41 @@ def dtype_of(config: Mapping[str, Any], asked: str, weight_format: WeightFormat)
     return _DTYPES.get(stored, torch.bfloat16)
 
 
-def weight_format_of(config: Mapping[str, Any], asked: str) -> WeightFormat:
+def weight_format_of(
+    config: Mapping[str, Any], asked: str, resolver: QuantizationResolver | None = None
+) -> WeightFormat:
     """How matrices are stored: what is asked for, or what the checkpoint's description says.
 
+    Args:
+        config: the model's.
+        asked: a format, or ``"auto"``.
+        resolver: of the checkpoint's directory, where ModelSlim's description may lie; None for
+            what the config alone says.
+
     Raises:
-        InvalidInputError: an unknown name, or a description that this version does not know.
+        InvalidInputError: an unknown name, ``stored`` without a description, or one that this
+            version does not know.
     """
     known = ", ".join(WeightFormat)
-    if asked != "auto":
-        if asked not in list(WeightFormat):
-            raise InvalidInputError(
-                f"weight format {asked!r}", f"known are auto, {known}", "Use one of them."
-            )
+    if asked not in ("auto", *WeightFormat):
+        raise InvalidInputError(
+            f"weight format {asked!r}", f"known are auto, {known}", "Use one of them."
+        )
+    if asked not in ("auto", WeightFormat.STORED):
         return WeightFormat(asked)
-    description = config.get("quantization_config")
-    if not description:
+    if resolver is None:
+        resolver = QuantizationResolver.of(config, LAYER_RULES)
+    if resolver.source is None and asked == "auto":
         return WeightFormat.MODEL
-    method = description.get("quant_method") if isinstance(description, Mapping) else description
-    # Without a word about experts, vLLM takes them for 4-bit ones.
-    experts = config.get("expert_dtype") or "fp4"
-    if method == "fp8" and experts in _FORMAT_OF_EXPERTS:
-        return _FORMAT_OF_EXPERTS[experts]
-    raise InvalidInputError(
-        f"quantization {method!r} with expert_dtype={experts!r} in config.json",
-        "known is 'fp8' with experts in 'fp4' or 'fp8'",
-        f"Name the format of the weights: --weight-format with one of {known}.",
-    )
+    if resolver.source is None:
+        raise InvalidInputError(
+            "weight format 'stored'",
+            "the checkpoint describes no quantization",
+            "Leave --weight-format at auto.",
+        )
+    given = config.get("quantization_config")
+    method = given.get("quant_method") if isinstance(given, Mapping) else None
+    if asked == "auto" and resolver.source == CONFIG_KEY and method == "fp8":
+        # Without a word about experts, vLLM takes them for 4-bit ones.
+        return _FORMAT_OF_EXPERTS[config.get("expert_dtype") or "fp4"]
+    return WeightFormat.STORED

@@ -17,6 +17,7 @@ from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import TensorRule, main_table, mtp_table
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.quantized_weights import QuantizationResolver
 
 VOCABULARY_PADDING = 64
 """vLLM rounds a vocabulary up to this many rows before it splits it."""
@@ -48,13 +49,15 @@ class TensorClass(StrEnum):
 class WeightFormat(StrEnum):
     """How matrices are stored on the card.
 
-    ``model`` is the model's dtype, the only format that this version can load.
+    ``model`` is the model's dtype, ``stored`` what a checkpoint's description says of each layer;
+    the others are formats that a checkpoint may have.
     """
 
     MODEL = "model"
     FP8 = "fp8"
     FP8_MXFP4 = "fp8-mxfp4"
     W8A8 = "w8a8"
+    STORED = "stored"
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def weights_by_part(
     *,
     draft: bool = False,
     draft_owns: Container[str] = (),
+    resolver: QuantizationResolver | None = None,
 ) -> dict[str, int]:
     """Bytes of the fullest card by part of the model.
 
@@ -108,6 +112,7 @@ def weights_by_part(
         draft: count the MTP layers, as they are loaded for speculation.
         draft_owns: optional tensors of the draft that the checkpoint has; without them it shares
             the main model's embedding and head.
+        resolver: of the checkpoint, for the format ``stored``.
 
     Raises:
         InvalidInputError: ``layout.tensor`` does not divide the model.
@@ -116,6 +121,8 @@ def weights_by_part(
 
     def measure(name: str, rule: TensorRule) -> int:
         shape = _local_shape(name, rule, spec, layout)
+        if resolver is not None and weight_format is WeightFormat.STORED:
+            return stored_bytes(name, rule, shape, dtype, resolver)
         return tensor_bytes(tensor_class(name, rule), shape, dtype, weight_format)
 
     def main(few: DeepseekV4Spec) -> Mapping[str, TensorRule]:
@@ -210,6 +217,29 @@ def tensor_bytes(
         return _ceil(count, 2) + rows * _ceil(columns, 32)
     scale = 4 if weight_format is WeightFormat.FP8 else 1
     return count + scale * _ceil(rows, 128) * _ceil(columns, 128)
+
+
+def stored_bytes(
+    name: str,
+    rule: TensorRule,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    resolver: QuantizationResolver,
+) -> int:
+    """Bytes of a tensor with its scales, held as its checkpoint stores it.
+
+    Args:
+        name: its name in the checkpoint.
+        rule: its line in the table of tensors.
+        shape: its shape on this card, rows first.
+        dtype: the model's dtype.
+        resolver: of the checkpoint.
+    """
+    kind = tensor_class(name, rule)
+    scheme = resolver.scheme(name.removesuffix(".weight")) if len(rule.shape) == 2 else None
+    if scheme is None or kind not in (TensorClass.LINEAR, TensorClass.EXPERT):
+        return tensor_bytes(kind, shape, dtype, WeightFormat.MODEL)
+    return scheme.nbytes(torch.Size(shape[:-1]).numel(), shape[-1])
 
 
 def rotary_bytes(spec: DeepseekV4Spec, max_model_len: int, *, draft: bool = False) -> int:

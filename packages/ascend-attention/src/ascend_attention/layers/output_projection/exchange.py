@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import torch
 from ascend_ops_core.communication import Group, all_to_all
-from ascend_ops_core.ops.linear import grouped_linear, linear
 from ascend_ops_core.ops.rotary import apply_rotary
+from ascend_ops_core.quantized_weights.weight import project, project_groups
 from ascend_ops_core.static_buffers import StaticBuffers
 
 from ascend_attention.layers.output_projection.plain import OutputProjection
@@ -115,13 +115,12 @@ class ExchangedOutputProjection(_Exchanging):
             return attended.new_empty((0, self.wo_b.shape[0]))
         plain = apply_rotary(attended, cos, sin, at_end=True, inverse=True)
         own = plain.reshape(tokens, ranks, *self._row())
-        latent = grouped_linear(self._exchange(own, rows).flatten(0, 1), self.wo_a)
-        terms = linear(latent.flatten(1), self.wo_b)
+        latent = project_groups(self._exchange(own, rows).flatten(0, 1), self.wo_a)
+        terms = project(latent.flatten(1), self.wo_b)
         return self.group.reduce_scatter(terms, 0)[:tokens]
 
     def _row(self) -> tuple[int, ...]:
-        groups, _, channels = self.wo_a.shape
-        return groups, channels
+        return self.part.num_groups, self.part.num_channels
 
 
 class LatentParallelOutputProjection(_Exchanging):
@@ -138,10 +137,10 @@ class LatentParallelOutputProjection(_Exchanging):
         if tokens == 0:
             return attended.new_empty((0, self.wo_b.shape[0]))
         plain = apply_rotary(attended, cos, sin, at_end=True, inverse=True)
-        term = grouped_linear(plain.reshape(tokens, 1, -1), self.wo_a)
+        term = project_groups(plain.reshape(tokens, 1, -1), self.wo_a)
         terms = self._exchange(term.reshape(tokens, self.group.world_size, *self._row()), tokens)
         latent = terms.sum(0, dtype=torch.float32).to(attended.dtype)
-        return linear(latent, self.wo_b)
+        return project(latent, self.wo_b)
 
     def _row(self) -> tuple[int, ...]:
         return (self.wo_b.shape[1],)

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.ops.rotary import apply_rotary
+from ascend_ops_core.quantized_weights.weight import (
+    QuantizedWeight,
+    Weight,
+    project,
+    project_groups,
+)
 from torch import nn
 
 from ascend_attention.layers.output_projection.variants import ProjectionPart
@@ -14,7 +21,7 @@ class OutputProjection(nn.Module):
 
     Attributes:
         wo_a: ``[g, N, k]``, this rank's groups and of each of them its channels.
-        wo_b: ``[H, n]``, this rank's columns of the low rank.
+        wo_b: ``[H, n]``, this rank's columns of the low rank. Either may be quantised.
 
     Args:
         part: what of the weights this rank holds.
@@ -25,8 +32,19 @@ class OutputProjection(nn.Module):
 
     def __init__(self, part: ProjectionPart, rank: int, hidden: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.wo_a = _weight(part.num_groups, rank, part.num_channels, dtype=dtype)
-        self.wo_b = _weight(hidden, part.num_latents, dtype=dtype)
+        self.part = part
+        self.wo_a: Weight = _weight(part.num_groups, rank, part.num_channels, dtype=dtype)
+        self.wo_b: Weight = _weight(hidden, part.num_latents, dtype=dtype)
+
+    def hold(self, name: str, weight: QuantizedWeight) -> None:
+        """Hold a weight as its checkpoint stores it.
+
+        Args:
+            name: ``"wo_a"``, then its rows are those of all groups, or ``"wo_b"``.
+            weight: the weight.
+        """
+        delattr(self, name)
+        setattr(self, name, weight)
 
     def forward(self, attended: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """This rank's term ``[T, H]``.
@@ -36,7 +54,11 @@ class OutputProjection(nn.Module):
             cos: ``[T, R / 2]`` float32.
             sin: the same shape.
         """
-        return mla_epilogue(attended, self.wo_a, self.wo_b, cos, sin)
+        if isinstance(self.wo_a, torch.Tensor) and isinstance(self.wo_b, torch.Tensor):
+            return mla_epilogue(attended, self.wo_a, self.wo_b, cos, sin)
+        plain = apply_rotary(attended, cos, sin, at_end=True, inverse=True)
+        grouped = plain.reshape(len(plain), self.part.num_groups, self.part.num_channels)
+        return project(project_groups(grouped, self.wo_a).flatten(1), self.wo_b)
 
 
 def _weight(*shape: int, dtype: torch.dtype) -> nn.Parameter:

@@ -11,16 +11,20 @@ cannot be part of a captured graph.
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.cpu_kernels import CpuKernels
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.registry import declare
 
 from ascend_fused_moe.group_list import GroupList, GroupListKind
+from ascend_fused_moe.ops.grouped_mlp import reference
 from ascend_fused_moe.ops.grouped_mlp.formats import (
     FORMATS,
     TAKES_ROWS,
     check_rows,
     check_weight,
 )
+
+_cpu = CpuKernels("ascend_fused_moe.ops.grouped_mlp.cpu")
 
 __all__ = [
     "grouped_matmul",
@@ -207,6 +211,28 @@ def grouped_matmul_swiglu_quant(
     return values, scales
 
 
+def _grouped_matmul_quantized_cpu(
+    x: torch.Tensor,
+    x_scale: torch.Tensor | None,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    groups: torch.Tensor,
+    cumulative: bool,
+    bias: torch.Tensor | None,
+    rows: str,
+    weights: str,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    kernels = _cpu.usable(x, weight, weight_scale, bias)
+    if kernels is not None and kernels.supports(x, weight, weight_scale, rows, dtype):
+        return kernels.grouped_matmul_quantized(
+            x, weight, weight_scale, groups, cumulative, bias, weights, dtype
+        )
+    return reference.grouped_matmul_quantized(
+        x, x_scale, weight, weight_scale, groups, cumulative, bias, rows, weights, dtype
+    )
+
+
 _MOST_INT8_TERMS = 131072
 
 
@@ -269,6 +295,7 @@ _GROUPED_MATMUL_QUANTIZED = declare(
     " -> Tensor",
     npu=("torch_npu", "torch"),
     fake=lambda x, x_scale, weight, *others: _result(x, weight, others[-1]),
+    cpu=_grouped_matmul_quantized_cpu,
 )
 _GROUPED_MATMUL_INT32 = declare(
     __name__,

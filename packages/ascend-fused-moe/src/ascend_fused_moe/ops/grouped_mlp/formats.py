@@ -74,10 +74,10 @@ FORMATS = {
 """By name."""
 
 TAKES_ROWS = {
-    "int8": ("int8",),
-    "int4": ("int8",),
-    "fp8_block": ("fp8_block",),
-    "mxfp8": ("mxfp8",),
+    "int8": ("int8", "float"),
+    "int4": ("int8", "float"),
+    "fp8_block": ("fp8_block", "float"),
+    "mxfp8": ("mxfp8", "float"),
     "mxfp4": ("mxfp4", "mxfp8", "float"),
 }
 """The formats of rows that go with each format of weights."""

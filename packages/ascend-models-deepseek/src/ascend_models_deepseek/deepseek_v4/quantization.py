@@ -1,0 +1,52 @@
+"""How DeepSeek-V4's checkpoints are quantised: what the model adds to their description."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ascend_ops_core.quantized_weights import LayerRules, QuantizationResolver, read_modelslim
+
+__all__ = ["LAYER_RULES", "resolver_of", "resolver_of_config"]
+
+LAYER_RULES = LayerRules(
+    kept=(
+        r"^(mtp\.\d+\.)?(embed|head|emb\.tok_emb)$",
+        r"\.ffn\.gate$",
+        r"\.compressor\.(wkv|wgate)$",
+        r"\.indexer\.weights_proj$",
+    ),
+    experts=r"\.ffn\.experts\.\d+\.",
+    scale="scale",
+    packed={"wqa_wkv": ("wq_a", "wkv"), "w13": ("w1", "w3")},
+    renames=((r"^", "model."),),
+)
+"""What no checkpoint quantises, and what the model computes as one (sources: vLLM 0.27.1's
+``models/deepseek_v4``, and the names in DeepSeek's own files)."""
+
+
+def resolver_of(config: Mapping[str, Any], directory: Path) -> QuantizationResolver:
+    """The resolver of a checkpoint.
+
+    Args:
+        config: its ``config.json``.
+        directory: where ModelSlim's description may lie beside it.
+
+    Raises:
+        InvalidInputError: a format that is not known, or a description that cannot be read.
+    """
+    return QuantizationResolver.of(config, LAYER_RULES, read_modelslim(directory))
+
+
+def resolver_of_config(config: Any, source: str) -> QuantizationResolver:
+    """The same for vLLM's config object and the name or directory of the model.
+
+    Raises:
+        InvalidInputError: see :func:`resolver_of`.
+    """
+    given = {"quantization_config": getattr(config, "quantization_config", None)}
+    experts = getattr(config, "expert_dtype", None)
+    if experts is not None:
+        given["expert_dtype"] = experts
+    return resolver_of(given, Path(source))
