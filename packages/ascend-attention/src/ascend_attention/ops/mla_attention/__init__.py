@@ -102,7 +102,7 @@ _MLA_ATTENTION = declare(
     __name__,
     "mla_attention(Tensor q_latent, Tensor q_rope, Tensor latents, Tensor ropes, "
     "Tensor block_table, Tensor request, Tensor position, float scale) -> (Tensor, Tensor)",
-    npu=("torch_npu", "triton", "torch"),
+    npu=("triton", "torch"),
     fake=_fake,
     cpu=_mla_attention_cpu,
 )

@@ -28,7 +28,7 @@ def kv_rmsnorm_rope_cache(
     *,
     interleaved: bool = True,
 ) -> None:
-    """Norm the latents, rotate the shared keys, and write both (torch_npu's operator of the name).
+    """Norm the latents, rotate the shared keys, and write both.
 
     Args:
         kv: ``[T, L + R]``, what ``kv_a_proj_with_mqa`` gives; float32, bfloat16 or float16; ``T``
@@ -97,7 +97,7 @@ _KV_RMSNORM_ROPE_CACHE = declare(
     __name__,
     "kv_rmsnorm_rope_cache(Tensor kv, Tensor weight, float eps, Tensor cos, Tensor sin, "
     "Tensor(a!) latents, Tensor(b!) ropes, Tensor block, Tensor offset, bool interleaved) -> ()",
-    npu=("torch_npu", "triton", "torch"),
+    npu=("triton", "torch"),
     fake=lambda *args: None,
     cpu=_kv_rmsnorm_rope_cache_cpu,
 )
