@@ -72,7 +72,7 @@ def test_preempted_requests_resume(engines: EnginePool, checkpoints: Checkpoints
         name,
         block_size=16,
         max_model_len=512,
-        num_gpu_blocks_override=40,
+        num_gpu_blocks_override=34,
         max_num_batched_tokens=128,
         max_num_seqs=16,
     )
