@@ -1,4 +1,4 @@
-"""The caches of DeepSeek-V4 as data: what a row holds, how rows are paged, on which device.
+"""The caches of DeepSeek models as data: what a row holds, how rows are paged, on which device.
 
 vLLM's specs, the tensors' shapes and any memory estimate come from this one table. A compressed
 layer with ratio ``r`` stores one row for every ``r`` tokens; compressor states store one row per
@@ -31,6 +31,7 @@ class CacheRole(StrEnum):
     INDEX_KEY = "index_cache"
     COMPRESSOR_STATE = "state_cache"
     INDEX_STATE = "index_state_cache"
+    LATENT = "latent_cache"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class DeviceCaches:
             packed: see :mod:`ascend_attention.ops.packed_rows`.
         index_dtype: dtype of indexer keys, or None for the model's own.
         index_scale_dtype: dtype of one scale per indexer key, or None for unscaled keys.
+        latent_blocks: tokens per block of MLA latents, the default first.
         run_here: whether the project runs this family's layout (the others are not run on
             hardware).
     """
@@ -72,6 +74,7 @@ class DeviceCaches:
     index_dtype: torch.dtype | None
     index_scale_dtype: torch.dtype | None
     run_here: bool
+    latent_blocks: tuple[int, ...] = (128, 16)
 
 
 _UPSTREAM = "vLLM 0.27.1, vllm/models/deepseek_v4"
@@ -81,7 +84,9 @@ _UPSTREAM = "vLLM 0.27.1, vllm/models/deepseek_v4"
 _ASCEND = "vllm-ascend main 2026-08, models/layer/attention/dsv4_block_sizes.py, c4 rows as tokens"
 
 DEVICE_CACHES: dict[str, DeviceCaches] = {
-    "cpu": DeviceCaches({256: BlockSizes(256, 64, 4, 8, _UPSTREAM)}, None, None, None, True),
+    "cpu": DeviceCaches(
+        {256: BlockSizes(256, 64, 4, 8, _UPSTREAM)}, None, None, None, True, (128, 64, 32, 16)
+    ),
     "A2": DeviceCaches(
         {
             256: BlockSizes(256, 64, 4, 16, _ASCEND),
@@ -275,6 +280,69 @@ def layer_caches(
             overlap * compress_ratio,
         )
     return caches
+
+
+def mla_caches(
+    *,
+    kv_lora_rank: int,
+    rotary_dim: int,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    block_tokens: int | None = None,
+) -> dict[CacheRole, CacheKind]:
+    """Caches of a layer of multi-head latent attention (DeepSeek-V3): one row for every token.
+
+    Blocks of 128 and 16 tokens are what ``npu_fused_infer_attention_score`` and
+    ``npu_mla_prolog_v3`` take on NPUs.
+
+    Args:
+        kv_lora_rank: width of a latent.
+        rotary_dim: width of the key that all heads share, which follows it.
+        dtype: the model's dtype.
+        device: a key of :data:`DEVICE_CACHES`.
+        block_tokens: tokens per block, or None for the device's default.
+
+    Raises:
+        InvalidInputError: an unknown device or block size.
+    """
+    sizes = latent_blocks(device)
+    if block_tokens is not None and block_tokens not in sizes:
+        raise InvalidInputError(
+            f"block_size={block_tokens}",
+            f"device {device} serves latent caches with {', '.join(map(str, sizes))} tokens a "
+            "block",
+            "Leave block_size unset or use one of these.",
+        )
+    tokens = sizes[0] if block_tokens is None else block_tokens
+    width = kv_lora_rank + rotary_dim
+    kind = CacheKind(CacheRole.LATENT, 1, 0, tokens, width, dtype, None)
+    return {CacheRole.LATENT: kind}
+
+
+def latent_blocks(device: str) -> tuple[int, ...]:
+    """Tokens per block that latent caches may have on a device family, the default first."""
+    return _family(device).latent_blocks
+
+
+def latent_views(page: torch.Tensor, kv_lora_rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Latents ``[B, P, L]`` and rotated keys ``[B, P, R]`` in the memory of a latent cache.
+
+    torch_npu takes both as tensors without gaps. So where the cache's memory is its own, all
+    latents lie in front of all rotated keys; in a slab that caches share they lie side by side.
+
+    Args:
+        page: ``[B, P, L + R]``.
+        kv_lora_rank: ``L``.
+    """
+    if not page.is_contiguous():
+        return page[..., :kv_lora_rank], page[..., kv_lora_rank:]
+    blocks, rows, width = page.shape
+    flat = page.view(-1)
+    end = blocks * rows * kv_lora_rank
+    return (
+        flat[:end].view(blocks, rows, kv_lora_rank),
+        flat[end:].view(blocks, rows, width - kv_lora_rank),
+    )
 
 
 def _key_value_rows(

@@ -7,12 +7,14 @@ import os
 from typing import TYPE_CHECKING
 
 from ascend_models_deepseek.vllm import check_request as check_deepseek
+from ascend_models_deepseek.vllm import has_latent_caches
 from vllm.platforms.cpu import CpuPlatform
 
 from ascend_vllm_plugin.compressed_caches import (
     has_compressed_caches,
     set_block_size,
 )
+from ascend_vllm_plugin.latent_caches import set_latent_block_size
 from ascend_vllm_plugin.thread_binding import choose_binding
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ _chosen: str | None = None
 
 
 class AscendReferencePlatform(CpuPlatform):
-    """vLLM's CPU platform, able to serve models with compressed sparse attention."""
+    """vLLM's CPU platform, able to serve models with latent and compressed caches."""
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
@@ -34,12 +36,16 @@ class AscendReferencePlatform(CpuPlatform):
         chunked = scheduler.enable_chunked_prefill
         most_tokens = scheduler.max_num_batched_tokens
         super().check_and_update_config(vllm_config)
-        if not has_compressed_caches(vllm_config.model_config):
+        latent = has_latent_caches(vllm_config.model_config)
+        if not latent and not has_compressed_caches(vllm_config.model_config):
             return
         scheduler.enable_chunked_prefill = chunked
         scheduler.max_num_batched_tokens = most_tokens
         check_deepseek(vllm_config)
-        set_block_size(vllm_config, "cpu")
+        if latent:
+            set_latent_block_size(vllm_config, "cpu")
+        else:
+            set_block_size(vllm_config, "cpu")
         _bind_threads(vllm_config)
 
 

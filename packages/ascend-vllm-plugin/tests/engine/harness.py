@@ -17,6 +17,8 @@ from ascend_models_deepseek.testing import (
     TinyV4Spec,
     write_checkpoint,
 )
+from ascend_models_deepseek.testing.oracle_v3 import V3Oracle
+from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, TinyV3Spec, write_v3_checkpoint
 
 DEFAULTS: dict[str, Any] = {
     "dtype": "float32",
@@ -31,6 +33,14 @@ DEFAULTS: dict[str, Any] = {
     "max_logprobs": -1,
     "disable_log_stats": False,
 }
+
+FAMILIES: dict[type, tuple[Any, type[Oracle]]] = {
+    TinyV4Spec: (write_checkpoint, Oracle),
+    TinyV3Spec: (write_v3_checkpoint, V3Oracle),
+}
+"""What writes a checkpoint and what runs it in transformers, by the kind of its spec."""
+
+ALL_SPECS: dict[str, Any] = {**SPECS, **V3_SPECS}
 
 
 @dataclass(frozen=True)
@@ -77,19 +87,21 @@ class Checkpoints:
         """Return the folder of a named spec in a dtype."""
         path = self.root / f"{name}-{str(dtype).removeprefix('torch.')}"
         if not (path / "model.safetensors").exists():
-            write_checkpoint(SPECS[name], path, dtype)
+            write, _ = FAMILIES[type(self.spec(name))]
+            write(self.spec(name), path, dtype)
         return path
 
     def oracle(self, name: str) -> Oracle:
         """Return the float32 oracle of a named spec."""
         if name not in self.oracles:
-            self.oracles[name] = Oracle(self.folder(name))
+            _, oracle = FAMILIES[type(self.spec(name))]
+            self.oracles[name] = oracle(self.folder(name))
         return self.oracles[name]
 
     @staticmethod
-    def spec(name: str) -> TinyV4Spec:
+    def spec(name: str) -> Any:
         """Return a named spec."""
-        return SPECS[name]
+        return ALL_SPECS[name]
 
 
 class Engine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from ascend_ops_core.ops.linear import linear
@@ -12,9 +12,19 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
     VocabParallelEmbedding,
 )
 
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-
 _Layer = TypeVar("_Layer", bound=VocabParallelEmbedding)
+
+
+class VocabularySizes(Protocol):
+    """What an embedding is built from."""
+
+    @property
+    def vocab_size(self) -> int:
+        """``V``."""
+
+    @property
+    def hidden_size(self) -> int:
+        """``H``."""
 
 
 class AscendUnquantizedEmbeddingMethod(UnquantizedEmbeddingMethod):
@@ -32,13 +42,13 @@ class AscendUnquantizedEmbeddingMethod(UnquantizedEmbeddingMethod):
         return logits if bias is None else logits + bias
 
 
-def vocab_embedding(spec: DeepseekV4Spec, dtype: torch.dtype) -> VocabParallelEmbedding:
+def vocab_embedding(spec: VocabularySizes, dtype: torch.dtype) -> VocabParallelEmbedding:
     """The token embedding ``[V, H]``, this rank's rows."""
     layer = VocabParallelEmbedding(spec.vocab_size, spec.hidden_size, params_dtype=dtype)
     return _prepare(layer)
 
 
-def lm_head(spec: DeepseekV4Spec, dtype: torch.dtype) -> ParallelLMHead:
+def lm_head(spec: VocabularySizes, dtype: torch.dtype) -> ParallelLMHead:
     """The output head ``[V, H]``, this rank's rows."""
     return _prepare(ParallelLMHead(spec.vocab_size, spec.hidden_size, params_dtype=dtype))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights.weight import check_family
@@ -16,7 +18,19 @@ from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import WeightTable, main_table, mtp_table
 
 
-def check_engine_config(spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:
+class ServedSizes(Protocol):
+    """What the engine's settings are held against."""
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Tokens of the longest context."""
+
+    @property
+    def n_routed_experts(self) -> int:
+        """Experts of a layer."""
+
+
+def check_engine_config(spec: ServedSizes, vllm_config: VllmConfig) -> None:
     """Check what the config alone cannot tell.
 
     Raises:
@@ -57,7 +71,7 @@ def check_engine_config(spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:
         )
 
 
-def _check_expert_parallel(spec: DeepseekV4Spec, parallel: ParallelConfig) -> None:
+def _check_expert_parallel(spec: ServedSizes, parallel: ParallelConfig) -> None:
     if parallel.enable_eplb:
         raise InvalidInputError(
             "enable_eplb=True",

@@ -214,7 +214,7 @@ def raise_for(problems: list[str]) -> None:
     raise CheckpointError(
         f"the checkpoint does not fit the config: {len(problems)} problem(s)\n{text}\n"
         "The model was not loaded. Check that config.json and the safetensors files belong "
-        "together, in DeepSeek-V4's original tensor names."
+        "together, in the tensor names that the model was published with."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
 
 
 def register() -> None:
@@ -30,8 +30,20 @@ def register() -> None:
     serve_quantized("deepseek_v4")
     _CONFIG_REGISTRY["deepseek_v4"] = AscendDeepseekV4Config
     module = "ascend_models_deepseek.registry"
-    ModelRegistry.register_model("DeepseekV4ForCausalLM", f"{module}:AscendDeepseekV4ForCausalLM")
-    ModelRegistry.register_model("DeepSeekV4MTPModel", f"{module}:DeepSeekV4MTP")
+    for name, served in (
+        ("DeepseekV4ForCausalLM", "AscendDeepseekV4ForCausalLM"),
+        ("DeepSeekV4MTPModel", "DeepSeekV4MTP"),
+        ("DeepseekV3ForCausalLM", "AscendDeepseekV3ForCausalLM"),
+        ("DeepSeekMTPModel", "AscendDeepSeekMTP"),
+    ):
+        ModelRegistry.register_model(name, f"{module}:{served}")
+
+
+def has_latent_caches(model_config: ModelConfig | None) -> bool:
+    """Whether this package serves a model whose caches keep a latent for every token."""
+    from ascend_models_deepseek.deepseek_v3.architecture import ARCHITECTURES
+
+    return model_config is not None and model_config.hf_config.model_type in ARCHITECTURES
 
 
 def check_request(vllm_config: VllmConfig) -> None:
@@ -43,8 +55,13 @@ def check_request(vllm_config: VllmConfig) -> None:
         ValueError: names the value, the limit and the remedy, or lists a checkpoint's problems.
     """
     model = vllm_config.model_config
-    if model is None or model.hf_config.model_type != "deepseek_v4":
+    if model is None:
         return
-    from ascend_models_deepseek.deepseek_v4.validation import check_request as check
+    if model.hf_config.model_type == "deepseek_v4":
+        from ascend_models_deepseek.deepseek_v4.validation import check_request as check_v4
 
-    check(vllm_config)
+        check_v4(vllm_config)
+    elif has_latent_caches(model):
+        from ascend_models_deepseek.deepseek_v3.validation import check_request as check_v3
+
+        check_v3(vllm_config)

@@ -29,6 +29,7 @@ class ComplexExpRotaryEmbedding(nn.Module):
         theta: base of the frequencies.
         max_position: number of positions in the table, in tokens.
         yarn: context extension, or None.
+        scale: factor on cosine and sine, with which YaRN keeps the temperature of scores.
 
     Attributes:
         cos: ``[max_position, rotary_dim / 2]`` float32.
@@ -39,14 +40,19 @@ class ComplexExpRotaryEmbedding(nn.Module):
     sin: torch.Tensor
 
     def __init__(
-        self, rotary_dim: int, theta: float, max_position: int, yarn: YarnScaling | None = None
+        self,
+        rotary_dim: int,
+        theta: float,
+        max_position: int,
+        yarn: YarnScaling | None = None,
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
         self.max_position = max_position
         frequencies = rotary_frequencies(rotary_dim, theta, yarn)
         angle = torch.arange(max_position, dtype=torch.float32)[:, None] * frequencies
-        self.register_buffer("cos", angle.cos(), persistent=False)
-        self.register_buffer("sin", angle.sin(), persistent=False)
+        self.register_buffer("cos", angle.cos() * scale, persistent=False)
+        self.register_buffer("sin", angle.sin() * scale, persistent=False)
 
     def gather(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows of the table.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from ascend_attention.caches import DEVICE_CACHES
 from ascend_models_deepseek.vllm import check_request as check_deepseek
+from ascend_models_deepseek.vllm import has_latent_caches
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
 from vllm.platforms.interface import Platform, PlatformEnum
@@ -17,6 +18,7 @@ from ascend_vllm_plugin.compressed_caches import (
     has_compressed_caches,
     set_block_size,
 )
+from ascend_vllm_plugin.latent_caches import set_latent_block_size
 from ascend_vllm_plugin.npu import simulated
 from ascend_vllm_plugin.npu.config import AscendConfig
 from ascend_vllm_plugin.planning.captures import plan_captures
@@ -93,11 +95,14 @@ class AscendNPUPlatform(Platform):
             vllm_config.model_config.disable_cascade_attn = True
         if has_compressed_caches(vllm_config.model_config):
             _check_compressed(vllm_config)
+        elif has_latent_caches(vllm_config.model_config):
+            _check_latent(vllm_config)
 
     @classmethod
     def update_block_size_for_backend(cls, vllm_config: VllmConfig) -> None:
-        """Keep the block size of compressed caches, which the device's table fixes."""
-        if not has_compressed_caches(vllm_config.model_config):
+        """Keep the block size of our caches, which the device's table fixes."""
+        model = vllm_config.model_config
+        if not has_compressed_caches(model) and not has_latent_caches(model):
             super().update_block_size_for_backend(vllm_config)
 
     @classmethod
@@ -111,8 +116,8 @@ class AscendNPUPlatform(Platform):
         """
         raise InvalidInputError(
             "a model with vLLM's own attention layers",
-            "on an NPU only DeepSeek-V4 is served yet",
-            "Serve a DeepSeek-V4 checkpoint.",
+            "on an NPU only DeepSeek-V3 and V4 are served yet",
+            "Serve a checkpoint of one of them.",
         )
 
     @classmethod
@@ -199,14 +204,14 @@ def _trim_captures(vllm_config: VllmConfig) -> None:
         compilation.max_cudagraph_capture_size = plan.sizes[-1]
 
 
+def _check_latent(vllm_config: VllmConfig) -> None:
+    family = _family_with_caches("latent")
+    check_deepseek(vllm_config)
+    set_latent_block_size(vllm_config, family)
+
+
 def _check_compressed(vllm_config: VllmConfig) -> None:
-    family = current_facts().family
-    if family not in DEVICE_CACHES:
-        raise InvalidInputError(
-            f"a model with sparse attention on {family}",
-            "it has neither its operators nor a Triton compiler",
-            "Serve the model on A2, A3 or A5.",
-        )
+    family = _family_with_caches("sparse")
     check_deepseek(vllm_config)
     set_block_size(vllm_config, family)
     if AscendConfig.of(vllm_config).cache_dtype == "model":
@@ -220,6 +225,17 @@ def _check_compressed(vllm_config: VllmConfig) -> None:
             rows.index_dtype,
             family,
         )
+
+
+def _family_with_caches(attention: str) -> str:
+    family = current_facts().family
+    if family not in DEVICE_CACHES:
+        raise InvalidInputError(
+            f"a model with {attention} attention on {family}",
+            "it has neither its operators nor a Triton compiler",
+            "Serve the model on A2, A3 or A5.",
+        )
+    return family
 
 
 def _npu() -> Any:

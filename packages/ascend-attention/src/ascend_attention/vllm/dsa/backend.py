@@ -16,7 +16,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpec
 
 from ascend_attention.step import StepLayout, UniformLayout
 from ascend_attention.vllm.compat import PagedRowsBackend
-from ascend_attention.vllm.dsa.metadata import DeferredDSAMetadata, build_metadata
+from ascend_attention.vllm.dsa.metadata import DeferredMetadata, build_metadata
 
 
 class _Batch(NamedTuple):
@@ -79,7 +79,7 @@ def _step_layout(batch: _Batch) -> StepLayout:
     return layout
 
 
-class AscendDSAMetadataBuilder(AttentionMetadataBuilder[DeferredDSAMetadata]):
+class AscendDSAMetadataBuilder(AttentionMetadataBuilder[Any]):
     """Turns the scheduler's ragged output into fixed indices, once per step and cache kind."""
 
     # Any query length is one code path, so decodes need not be sorted to the front.
@@ -103,12 +103,12 @@ class AscendDSAMetadataBuilder(AttentionMetadataBuilder[DeferredDSAMetadata]):
         common_prefix_len: int,
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,
-    ) -> DeferredDSAMetadata:
+    ) -> DeferredMetadata[Any]:
         return self._deferred(common_attn_metadata, lambda: self._layout(common_attn_metadata))
 
     def build_for_cudagraph_capture(
         self, common_attn_metadata: CommonAttentionMetadata
-    ) -> DeferredDSAMetadata:
+    ) -> DeferredMetadata[Any]:
         """Metadata that a graph computes from vLLM's own buffers, whatever a step puts there."""
         common = common_attn_metadata
         lens = common.seq_lens[: common.num_reqs]
@@ -118,10 +118,10 @@ class AscendDSAMetadataBuilder(AttentionMetadataBuilder[DeferredDSAMetadata]):
 
     def _deferred(
         self, common: CommonAttentionMetadata, layout: Callable[[], StepLayout]
-    ) -> DeferredDSAMetadata:
+    ) -> DeferredMetadata[Any]:
         table = common.block_table_tensor[: common.num_reqs]
         slots = common.slot_mapping
-        return DeferredDSAMetadata(lambda: build_metadata(self.kind, layout(), table, slots))
+        return DeferredMetadata(lambda: build_metadata(self.kind, layout(), table, slots))
 
     def _layout(self, common: CommonAttentionMetadata) -> StepLayout:
         requests, seq_lens = common.num_reqs, common.seq_lens

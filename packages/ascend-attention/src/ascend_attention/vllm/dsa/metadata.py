@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from vllm.v1.attention.backend import AttentionMetadata
 from ascend_attention.caches import CacheKind, CacheRole, overlap_of
 from ascend_attention.ops.paged_rows import RowIndex, locate_rows
 from ascend_attention.step import ClosedEntries, StepLayout
+
+_Made = TypeVar("_Made", bound=AttentionMetadata)
 
 
 @dataclass
@@ -42,7 +44,7 @@ class AscendDSAMetadata(AttentionMetadata):
     host_arrays: dict[str, Any] = field(default_factory=dict)
 
 
-class DeferredDSAMetadata(AttentionMetadata):
+class DeferredMetadata(AttentionMetadata, Generic[_Made]):
     """Metadata that is made when the first layer asks for it.
 
     A step that replays a captured graph never asks, so it costs nothing there. Inside a captured
@@ -52,11 +54,11 @@ class DeferredDSAMetadata(AttentionMetadata):
         make: makes the metadata, once a step.
     """
 
-    def __init__(self, make: Callable[[], AscendDSAMetadata]) -> None:
+    def __init__(self, make: Callable[[], _Made]) -> None:
         self._make = make
-        self._made: AscendDSAMetadata | None = None
+        self._made: _Made | None = None
 
-    def get(self) -> AscendDSAMetadata:
+    def get(self) -> _Made:
         """Return the metadata, made by the first call."""
         if self._made is None:
             self._made = self._make()

@@ -1,0 +1,140 @@
+"""The projections around multi-head latent attention (DeepSeek-V2, section 2.1; V3, section 2.1.1).
+
+Shapes: T tokens, H hidden size, h heads of this rank, L latent width, N and R widths of a head's
+plain and rotated part, V width of a head's value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from ascend_ops_core.ops.linear import linear
+from ascend_ops_core.ops.norm import rms_norm
+from ascend_ops_core.ops.rotary import apply_rotary
+from torch import nn
+
+
+@dataclass(frozen=True)
+class MLAShape:
+    """Sizes of a layer's attention.
+
+    Attributes:
+        hidden_size: ``H``.
+        num_heads: ``h``, query heads on this rank.
+        q_lora_rank: width of the query latent; None where queries are projected at once.
+        kv_lora_rank: ``L``.
+        nope_dim: ``N``.
+        rope_dim: ``R``.
+        value_dim: ``V``.
+        scale: factor on dot products, which YaRN may have changed.
+        norm_eps: epsilon of the latents' norms.
+        interleaved: rotated pairs are channels ``(0, 1), (2, 3), ...``.
+    """
+
+    hidden_size: int
+    num_heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    scale: float
+    norm_eps: float
+    interleaved: bool = True
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a query head."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def row_width(self) -> int:
+        """Values that are cached of a token."""
+        return self.kv_lora_rank + self.rope_dim
+
+
+@dataclass(frozen=True)
+class MLAQuery:
+    """What the projections in front of attention give.
+
+    Attributes:
+        q_input: ``[T, q_lora_rank]`` normed query latent, from which an indexer makes its query
+            too; the layer's input where there is none.
+        q_nope: ``[T, h, N]``.
+        q_rope: ``[T, h, R]`` rotated.
+        kv: ``[T, L + R]``, latent and shared key before norm and rotation.
+    """
+
+    q_input: torch.Tensor
+    q_nope: torch.Tensor
+    q_rope: torch.Tensor
+    kv: torch.Tensor
+
+
+class AscendMultiHeadLatentAttention(nn.Module):
+    """Weights of one layer's MLA, and the products with them; attention itself is the caller's.
+
+    Args:
+        shape: sizes.
+        dtype: dtype of the projections; norms are float32.
+
+    Attributes:
+        qkv_a: ``[q_lora_rank + L + R, H]``, rows of the query latent (if there is one) before the
+            latent's and the shared key's.
+        q_a_norm: ``[q_lora_rank]`` float32, or None.
+        q_b: ``[h * (N + R), q_lora_rank]``; of ``H`` columns without a query latent.
+        kv_a_norm: ``[L]`` float32.
+        kv_b: ``[h, N + V, L]``, a head's rows for keys before those for values.
+        o: ``[H, h * V]``.
+    """
+
+    def __init__(self, shape: MLAShape, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.shape = shape
+        rank = shape.q_lora_rank
+        heads, hidden = shape.num_heads, shape.hidden_size
+        self.qkv_a = _empty((rank or 0) + shape.row_width, hidden, dtype=dtype)
+        self.q_a_norm = None if rank is None else _empty(rank)
+        self.q_b = _empty(heads * shape.head_dim, hidden if rank is None else rank, dtype=dtype)
+        self.kv_a_norm = _empty(shape.kv_lora_rank)
+        self.kv_b = _empty(heads, shape.nope_dim + shape.value_dim, shape.kv_lora_rank, dtype=dtype)
+        self.o = _empty(hidden, heads * shape.value_dim, dtype=dtype)
+
+    def project(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> MLAQuery:
+        """Queries and what is to be cached.
+
+        Args:
+            hidden: ``[T, H]`` normed input of the layer; ``T`` may be 0.
+            cos: ``[T, R / 2]`` float32.
+            sin: the same shape and dtype.
+        """
+        shape = self.shape
+        down = linear(hidden, self.qkv_a)
+        kv = down[:, -shape.row_width :]
+        q_input = hidden
+        if self.q_a_norm is not None:
+            latent = down[:, : -shape.row_width].contiguous()
+            q_input = rms_norm(latent, self.q_a_norm, shape.norm_eps)
+        query = linear(q_input, self.q_b).unflatten(-1, (shape.num_heads, shape.head_dim))
+        query = apply_rotary(query, cos, sin, interleaved=shape.interleaved, at_end=True)
+        q_nope, q_rope = query.split([shape.nope_dim, shape.rope_dim], dim=-1)
+        return MLAQuery(q_input, q_nope, q_rope, kv)
+
+    def absorb(self, q_nope: torch.Tensor) -> torch.Tensor:
+        """``[T, h, L]``: queries ``[T, h, N]`` in the space of latents."""
+        keys = self.kv_b[:, : self.shape.nope_dim]
+        return torch.bmm(q_nope.transpose(0, 1), keys).transpose(0, 1)
+
+    def values(self, attended: torch.Tensor) -> torch.Tensor:
+        """``[T, h, V]`` from attended latents ``[T, h, L]``."""
+        up = self.kv_b[:, self.shape.nope_dim :].transpose(1, 2)
+        return torch.bmm(attended.transpose(0, 1), up).transpose(0, 1)
+
+    def output(self, values: torch.Tensor) -> torch.Tensor:
+        """``[T, H]`` from values ``[T, h, V]``: this rank's part of the sum over heads."""
+        return linear(values.flatten(1), self.o)
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
+    return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)

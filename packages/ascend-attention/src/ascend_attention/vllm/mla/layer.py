@@ -1,0 +1,59 @@
+"""MLAAttention: the projections, the cache and the attention of one layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ascend_attention.caches import CacheRole, mla_caches
+from ascend_attention.layers.mla import AscendMultiHeadLatentAttention, MLAShape
+from ascend_attention.vllm.mla.cache_layers import AscendMLACache
+from ascend_attention.vllm.mla.impl import AscendMLAImpl
+
+
+class MLAAttention(nn.Module):
+    """Latent attention of one layer over all tokens of a request.
+
+    Args:
+        shape: sizes.
+        dtype: the model's dtype.
+        prefix: name of the layer, with its number.
+        device: device family of the cache table.
+        block_tokens: tokens per block, or None for the family's default.
+    """
+
+    impl_cls: type[AscendMLAImpl] = AscendMLAImpl
+    """What attends; models that select tokens have one of their own."""
+
+    def __init__(
+        self,
+        shape: MLAShape,
+        dtype: torch.dtype,
+        prefix: str,
+        *,
+        device: str = "cpu",
+        block_tokens: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.weights = AscendMultiHeadLatentAttention(shape, dtype)
+        kinds = mla_caches(
+            kv_lora_rank=shape.kv_lora_rank,
+            rotary_dim=shape.rope_dim,
+            dtype=dtype,
+            device=device,
+            block_tokens=block_tokens,
+        )
+        role = CacheRole.LATENT
+        self.cache = AscendMLACache(kinds[role], shape.kv_lora_rank, f"{prefix}.{role}")
+        self.impl = self.impl_cls(self.weights, self.cache)
+
+    def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """``[T, H]``, this rank's part of the sum over heads.
+
+        Args:
+            hidden: ``[T, H]`` normed input of the layer.
+            cos: ``[T, R / 2]`` float32.
+            sin: the same.
+        """
+        query = self.weights.project(hidden, cos, sin)
+        return self.weights.output(self.impl.forward(query, cos, sin))

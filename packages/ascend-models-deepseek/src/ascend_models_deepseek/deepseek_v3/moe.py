@@ -1,0 +1,103 @@
+"""DeepSeek-V3's feed-forward blocks: one MLP, or grouped routing with routed and shared experts."""
+
+from __future__ import annotations
+
+import torch
+from ascend_fused_moe.communication import AllGatherCommImpl
+from ascend_fused_moe.expert_partition import ExpertPartition
+from ascend_fused_moe.experts_mlp import StackedExpertsMlp
+from ascend_fused_moe.layers.experts import RoutedExperts
+from ascend_fused_moe.pipeline import MoERouterInput
+from ascend_fused_moe.routers import AscendRouter, create_ascend_fused_moe_router
+from ascend_fused_moe.runner import AscendSharedExperts, SharedExpertParallelMode
+from ascend_fused_moe.vllm.router import router_settings
+from ascend_fused_moe.vllm.runner import VllmMoERunner
+from ascend_ops_core.ops.linear import linear
+from torch import nn
+
+from ascend_models_deepseek.deepseek_v3.build import Build
+
+
+class DeepseekV3MLP(AscendSharedExperts):
+    """A gated MLP, of which every tensor-parallel rank has a slice.
+
+    Args:
+        build: what all layers share.
+        part: channels of this rank.
+
+    Attributes:
+        w13: ``[2 * I, H]``, gate rows before up rows.
+        w2: ``[H, I]``.
+    """
+
+    def __init__(self, build: Build, part: tuple[int, int]) -> None:
+        hidden, inter = build.spec.hidden_size, part[1] - part[0]
+        super().__init__(
+            torch.empty(2 * inter, hidden, dtype=build.dtype),
+            torch.empty(hidden, inter, dtype=build.dtype),
+            build.groups,
+            SharedExpertParallelMode.TENSOR_PARALLEL,
+        )
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """``[T, H]`` from ``hidden [T, H]``, summed over ranks."""
+        return self.groups.tp.all_reduce(self.part2(self.part1(hidden)))
+
+
+class DeepseekV3MoE(nn.Module):
+    """Routed experts plus shared experts, reduced once.
+
+    Args:
+        build: what all layers share.
+
+    Attributes:
+        gate: ``[E, H]`` float32, since a rounded score can choose another expert.
+        gate_bias: ``[E]`` float32, moves choices but not weights; None for models without one.
+        router: chooses experts.
+        runner: brings tokens to the ranks of whole experts; None where every rank has all
+            experts, or a slice of each, which then run in one pass with the shared ones.
+    """
+
+    def __init__(self, build: Build) -> None:
+        super().__init__()
+        spec, shard, dtype = build.spec, build.shard, build.dtype
+        hidden, experts = spec.hidden_size, spec.n_routed_experts
+        self.groups = build.groups
+        self.gate = nn.Parameter(torch.empty(experts, hidden), requires_grad=False)
+        self.gate_bias = None
+        if spec.has_router_bias:
+            self.gate_bias = nn.Parameter(torch.empty(experts), requires_grad=False)
+        self.router: AscendRouter = create_ascend_fused_moe_router(
+            router_settings(spec), bias=self.gate_bias
+        )
+        partition = ExpertPartition(experts, self.groups.ep.world_size)
+        inter = shard.intermediate[1] - shard.intermediate[0]
+        self.experts = RoutedExperts(partition.capacity, hidden, inter, dtype, None)
+        self.shared_experts: DeepseekV3MLP | None = None
+        if spec.n_shared_experts:
+            self.shared_experts = DeepseekV3MLP(build, shard.shared)
+        self.runner: VllmMoERunner | None = None
+        if self.groups.expert_parallel:
+            self.runner = VllmMoERunner(
+                self.router,
+                StackedExpertsMlp(self.experts.w13, self.experts.w2),
+                AllGatherCommImpl(self.groups, partition),
+                shared_experts=self.shared_experts,
+            )
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """``[T, H]`` from ``hidden [T, H]``."""
+        logits = linear(hidden.float(), self.gate)
+        if self.runner is not None:
+            out: torch.Tensor = self.runner(hidden, logits)
+            return out
+        weights, ids = self.route(logits)
+        shared = None
+        if self.shared_experts is not None:
+            shared = self.shared_experts.w13, self.shared_experts.w2
+        return self.groups.tp.all_reduce(self.experts(hidden, weights, ids, shared))
+
+    def route(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights ``[T, k]`` and expert ids ``[T, k]`` from the gate's ``logits [T, E]``."""
+        # Routers of scores read nothing but these, whatever the tokens are.
+        return self.router.select_experts(MoERouterInput(logits, logits, None))

@@ -1,0 +1,105 @@
+"""Which part of every tensor a rank holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ascend_fused_moe.expert_partition import ExpertPartition
+from ascend_ops_core.errors import InvalidInputError
+
+from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
+from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Half-open ranges of one rank.
+
+    Attributes:
+        heads: query heads.
+        dense: channels of the MLP of dense layers.
+        intermediate: channels of each routed expert.
+        shared: channels of the shared experts, which are one MLP.
+        vocabulary: rows of embedding and head.
+        experts: routed experts.
+    """
+
+    heads: tuple[int, int]
+    dense: tuple[int, int]
+    intermediate: tuple[int, int]
+    shared: tuple[int, int]
+    vocabulary: tuple[int, int]
+    experts: tuple[int, int]
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads of this rank."""
+        return self.heads[1] - self.heads[0]
+
+    @classmethod
+    def of(
+        cls,
+        spec: DeepseekV3Spec,
+        size: int,
+        rank: int,
+        vocabulary: tuple[int, int],
+        expert: ExpertRank | None = None,
+    ) -> Shard:
+        """Ranges of ``rank`` among ``size``.
+
+        Args:
+            spec: the model's config.
+            size: tensor-parallel ranks.
+            rank: one of them.
+            vocabulary: its rows of embedding and head.
+            expert: its place among those that share whole experts; None where every rank has a
+                slice of each.
+
+        Raises:
+            InvalidInputError: ``size`` does not divide the heads or a network's channels.
+        """
+        sliced = _sliced(spec, whole_experts=expert is not None)
+        if any(value % size for value in sliced.values()):
+            name, value = next((n, v) for n, v in sliced.items() if v % size)
+            usable = [
+                n
+                for n in range(1, spec.num_attention_heads + 1)
+                if not any(v % n for v in sliced.values())
+            ]
+            raise InvalidInputError(
+                f"tensor_parallel_size={size}",
+                f"it must divide {name}={value}",
+                f"Use one of {usable}.",
+            )
+
+        def part(total: int) -> tuple[int, int]:
+            return rank * (total // size), (rank + 1) * (total // size)
+
+        experts = 0, spec.n_routed_experts
+        inter = spec.moe_intermediate_size
+        if expert is not None:
+            held = ExpertPartition(spec.n_routed_experts, expert.ranks).experts_of(expert.rank)
+            experts = held.start, held.stop
+        return cls(
+            heads=part(spec.num_attention_heads),
+            dense=part(spec.intermediate_size),
+            intermediate=part(inter) if expert is None else (0, inter),
+            shared=part(inter * spec.n_shared_experts),
+            vocabulary=vocabulary,
+            experts=experts,
+        )
+
+
+def _sliced(spec: DeepseekV3Spec, *, whole_experts: bool) -> dict[str, int]:
+    """Sizes that the tensor-parallel ranks divide among them, by name."""
+    sliced = {"num_attention_heads": spec.num_attention_heads}
+    layers = range(spec.num_hidden_layers + spec.num_mtp_layers)
+    if any(spec.is_dense_layer(layer) for layer in layers):
+        sliced["intermediate_size"] = spec.intermediate_size
+    if spec.n_routed_experts:
+        inter = spec.moe_intermediate_size
+        if not whole_experts:
+            sliced["moe_intermediate_size"] = inter
+        elif spec.n_shared_experts:
+            sliced["moe_intermediate_size * n_shared_experts"] = inter * spec.n_shared_experts
+    return sliced
