@@ -13,7 +13,7 @@ import torch
 from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.ops.rotary import rms_norm_rotary
-from ascend_ops_core.overlap import MAIN, OverlapPlan, Task, run
+from ascend_ops_core.overlap import MAIN, OverlapPlan, Task, bind
 
 from ascend_attention.ops.mla import Prologue, mla_prologue
 
@@ -35,6 +35,15 @@ CVSplitProloguePlan = OverlapPlan(
         Task("project_up", MAIN, reads=("q_latent",), writes=("query_rows",)),
         Task("finish_query", MAIN, reads=("query_rows",), writes=("query",), waits=("kv_ready",)),
     ),
+)
+
+_PLAN = bind(
+    CVSplitProloguePlan,
+    "project_down",
+    "finish_kv",
+    "norm_latent",
+    "project_up",
+    "finish_query",
 )
 
 
@@ -75,8 +84,7 @@ def split_prologue(
         made["query"] = rms_norm_rotary(rows, None, eps, cos, sin)
 
     module: Any = getattr(torch, hidden.device.type)
-    work = (project_down, finish_kv, norm_latent, project_up, finish_query)
-    run(CVSplitProloguePlan, {one.__name__: one for one in work}, hidden.device)
+    _PLAN.run(hidden.device, project_down, finish_kv, norm_latent, project_up, finish_query)
     # It was allocated on the other stream, and is read on this one.
     made["kv"].record_stream(module.current_stream(hidden.device))
     return Prologue(made["q_latent"], made["query"], made["kv"])

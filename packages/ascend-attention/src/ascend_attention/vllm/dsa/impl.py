@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from ascend_ops_core.overlap import run
+from ascend_ops_core.overlap import bind
 from torch import nn
 
 from ascend_attention.caches import CacheRole
@@ -19,6 +19,16 @@ from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
 from ascend_attention.vllm.dsa.few_tokens import FewTokensOnCPU
 from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata
 from ascend_attention.vllm.dsa.plans import IndexerOverlapPlan
+
+_PLAN = bind(
+    IndexerOverlapPlan,
+    "index_compress",
+    "index_query",
+    "select_entries",
+    "write_window",
+    "compress",
+    "attend",
+)
 
 
 class DSAInputs(NamedTuple):
@@ -135,17 +145,14 @@ class AscendDSAImpl:
                 entries.record_stream(_current_stream(entries.device))
             made["out"] = self._attend(step, self._chosen_entries(indexer, entries))
 
-        run(
-            IndexerOverlapPlan,
-            {
-                "index_compress": compress_keys,
-                "index_query": query,
-                "select_entries": select,
-                "write_window": lambda: self._write_window(step),
-                "compress": lambda: self._compress(step),
-                "attend": attend,
-            },
+        _PLAN.run(
             step.hidden.device,
+            compress_keys,
+            query,
+            select,
+            lambda: self._write_window(step),
+            lambda: self._compress(step),
+            attend,
         )
         return made["out"]
 
