@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch import nn
 
 from ascend_attention.caches import CacheRole
 from ascend_attention.layers.compressor import Compressor
-from ascend_attention.layers.indexer import DeepseekV4Indexer
+from ascend_attention.layers.indexer import DeepseekV4Indexer, spread
 from ascend_attention.ops.indexer import select_entries
 from ascend_attention.ops.paged_rows import locate_rows
 from ascend_attention.ops.sparse_attention import RowSource, sparse_attention
@@ -114,15 +114,17 @@ class AscendDSAImpl:
 
     def _with_indexer(self, indexer: DeepseekV4Indexer, step: DSAInputs) -> torch.Tensor:
         keys = self.caches[CacheRole.INDEX_KEY]
+        quantised = keys.kind.scales is not None
         made: dict[str, torch.Tensor] = {}
 
         def compress_keys() -> None:
-            _compress(indexer.compressor, self.caches[CacheRole.INDEX_STATE], keys, step.hidden)
+            states = self.caches[CacheRole.INDEX_STATE]
+            finish = spread if quantised else None
+            _compress(indexer.compressor, states, keys, step.hidden, finish)
 
         def query() -> None:
-            made["query"], made["weights"] = indexer.query(
-                step.hidden, step.q_latent, step.cos, step.sin
-            )
+            rows, made["weights"] = indexer.query(step.hidden, step.q_latent, step.cos, step.sin)
+            made["query"] = spread(rows) if quantised else rows
 
         def select() -> None:
             meta = _metadata(keys)
@@ -227,8 +229,17 @@ def _compress(
     state: PagedCacheLayer,
     entries: PagedCacheLayer,
     hidden: torch.Tensor,
+    finish: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> None:
-    """Store the states of this step's tokens, then the entries that they complete."""
+    """Store the states of this step's tokens, then the entries that they complete.
+
+    Args:
+        compressor: makes the entries.
+        state: where the states are.
+        entries: where the entries go.
+        hidden: ``[T, H]``.
+        finish: what is done to entries ``[N, D]`` before they are written, or None.
+    """
     meta = _metadata(state)
     _write_tokens(state, meta, compressor.project(hidden, meta.layout.position))
     assert meta.closed is not None
@@ -237,4 +248,4 @@ def _compress(
         assert meta.read is not None
         assert write is not None
         closed = compressor.finish_paged(state.rows, meta.read, meta.closed.entry, hidden.dtype)
-        entries.write(closed, write)
+        entries.write(closed if finish is None else finish(closed), write)
