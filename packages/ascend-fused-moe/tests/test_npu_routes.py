@@ -12,6 +12,7 @@ from ascend_ops_core.registry import find
 
 TOPK = find("ascend_fused_moe::topk_routing")
 EXPERTS = find("ascend_fused_moe::fused_experts")
+PRODUCT = find("ascend_fused_moe::grouped_matmul")
 BF16 = torch.bfloat16
 
 
@@ -63,27 +64,68 @@ def _experts(
     return empty(5, hidden), w13, empty(count, hidden, 16, dtype=w2), empty(5, 2), ids, None, None
 
 
+F32, F64 = torch.float32, torch.float64
+
+
 @pytest.mark.parametrize(
-    ("family", "changed", "reason"),
+    ("family", "changed", "chosen", "reason"),
     [
-        ("A2", {}, ""),
-        ("A3", {}, ""),
-        ("A5", {}, ""),
-        ("A5", {"dtype": torch.float32, "w2": torch.float32}, "float32.*on A5 takes float16"),
-        ("310P", {}, "310P, npu_grouped_matmul is documented for A2, A3, A5"),
-        ("A2", {"count": 1}, "1 experts.*2 to 1024"),
-        ("A2", {"count": 1025}, "1025 experts.*2 to 1024"),
-        ("A2", {"w2": torch.float32}, "bfloat16 and torch.float32 beside x of torch.bfloat16"),
-        ("A2", {"dtype": torch.float64, "w2": torch.float64}, "x of torch.float64"),
-        ("A2", {"hidden": 65536}, "65536 columns.*fewer than 65536"),
+        ("A2", {}, "torch_npu", ""),
+        ("A3", {}, "torch_npu", ""),
+        ("A3", {"dtype": F32, "w2": F32}, "torch_npu", ""),
+        ("A5", {}, "torch_npu", ""),
+        ("A5", {"dtype": F32, "w2": F32}, "triton", "float32.*on A5 takes float16"),
+        ("310P", {}, "torch", "310P, npu_grouped_matmul is documented for A2, A3, A5"),
+        ("A2", {"count": 1}, "triton", "1 experts.*2 to 1024"),
+        ("A2", {"count": 1025}, "triton", "1025 experts.*2 to 1024"),
+        ("A2", {"w2": F32}, "torch", "bfloat16 and torch.float32 beside x of torch.bfloat16"),
+        ("A2", {"dtype": F64, "w2": F64}, "torch", "x of torch.float64"),
+        ("A2", {"hidden": 65536}, "triton", "65536 columns.*fewer than 65536"),
     ],
 )
-def test_choice_of_the_experts(family: str, changed: dict[str, object], reason: str) -> None:
+def test_choice_of_the_experts(
+    family: str, changed: dict[str, object], chosen: str, reason: str
+) -> None:
     given = *_experts(**changed), None  # type: ignore[arg-type]
     facts = facts_of(family)
-    chosen = EXPERTS.choose(facts, *given).implementation
-    assert chosen == ("torch" if reason else "torch_npu")
+    assert EXPERTS.choose(facts, *given).implementation == chosen
     assert_matches(EXPERTS.supports("torch_npu", facts, *given).reason, reason)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"w2": F32}, "bfloat16 and torch.float32.*the kernel takes one dtype"),
+        ({"dtype": F64, "w2": F64}, "x of torch.float64, the kernel takes"),
+        ({"strided": True}, r"strides \[2048, 1, 32\] and .*the kernel takes dense ones"),
+    ],
+)
+def test_what_the_kernel_of_the_experts_refuses(changed: dict[str, object], reason: str) -> None:
+    x, w13, w2, *others = _experts(**{k: v for k, v in changed.items() if k != "strided"})  # type: ignore[arg-type]
+    assert isinstance(w13, torch.Tensor)
+    if "strided" in changed:
+        w13 = torch.empty(8, 64, 32, dtype=w13.dtype, device="meta").transpose(1, 2)
+    support = EXPERTS.supports("triton", facts_of("A5"), x, w13, w2, *others, None)
+    assert_matches(support.reason, reason)
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "groups", "chosen", "reason"),
+    [
+        ("A3", F32, 8, "torch_npu", ""),
+        ("A5", F32, 8, "triton", "float32.*on A5 takes float16"),
+        ("A5", BF16, 1025, "triton", "1025 groups.*at most 1024"),
+        ("310P", BF16, 8, "torch", "310P"),
+    ],
+)
+def test_choice_of_the_grouped_product(
+    family: str, dtype: torch.dtype, groups: int, chosen: str, reason: str
+) -> None:
+    x = torch.empty(5, 64, dtype=dtype, device="meta")
+    weight = torch.empty(groups, 32, 64, dtype=dtype, device="meta")
+    given = x, weight, torch.empty(groups, dtype=torch.int64, device="meta"), False, None
+    assert PRODUCT.choose(facts_of(family), *given).implementation == chosen
+    assert_matches(PRODUCT.supports("torch_npu", facts_of(family), *given).reason, reason)
 
 
 @pytest.mark.interpreter

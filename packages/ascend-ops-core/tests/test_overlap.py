@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from ascend_ops_core import InvalidInputError
-from ascend_ops_core.overlap import MAIN, OverlapPlan, Task, missing_orders, run
+from ascend_ops_core.overlap import MAIN, OverlapPlan, Task, bind, missing_orders
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,9 +101,18 @@ def test_a_conflict_is_found_exactly_if_an_allowed_order_swaps_it(plan: OverlapP
 
 
 def test_on_a_cpu_tasks_run_in_order() -> None:
+    """Whatever the order in which their work is given."""
     ran: list[str] = []
-    names = [one.name for one in PLAN.tasks]
-    run(PLAN, {name: lambda name=name: ran.append(name) for name in names}, torch.device("cpu"))
-    assert ran == names
-    with pytest.raises(InvalidInputError, match="left, right, join"):
-        run(PLAN, {}, torch.device("cpu"))
+    names = ("join", "left", "right")
+    bound = bind(PLAN, *names)
+    for _ in range(2):
+        bound.run(torch.device("cpu"), *(lambda name=name: ran.append(name) for name in names))
+    assert ran == ["left", "right", "join"] * 2
+
+
+@pytest.mark.parametrize(
+    "names", [(), ("left", "right"), ("left", "right", "joined"), ("left", "left", "join")]
+)
+def test_work_for_other_tasks_is_refused_when_it_is_bound(names: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInputError, match="the plan has left, right, join"):
+        bind(PLAN, *names)

@@ -8,7 +8,7 @@ then. The simulated NPU does everything in the order of the calls, so it can nev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,40 +105,61 @@ def missing_orders(plan: OverlapPlan) -> list[str]:
     return problems
 
 
-def run(plan: OverlapPlan, work: Mapping[str, Callable[[], Any]], device: torch.device) -> None:
-    """Run the tasks: on streams of the device, or one after the other on a CPU.
+class BoundPlan:
+    """A plan whose work is given in an order of its own, as :func:`bind` checked it.
+
+    Attributes:
+        plan: the plan.
+    """
+
+    def __init__(self, plan: OverlapPlan, places: Sequence[int]) -> None:
+        self.plan = plan
+        self._steps = tuple(zip(plan.tasks, places, strict=True))
+
+    def run(self, device: torch.device, *work: Callable[[], Any]) -> None:
+        """Run the tasks: on streams of the device, or one after the other on a CPU.
+
+        Args:
+            device: where.
+            work: what the tasks do, in the order of the names that were bound.
+        """
+        if device.type == "cpu":
+            for _, place in self._steps:
+                work[place]()
+            return
+        module: Any = getattr(torch, device.type)
+        plan = self.plan
+        main = module.current_stream(device)
+        streams = {MAIN: main} | {name: _stream(module, device, name) for name in plan.streams}
+        events: dict[str, Any] = {}
+        if plan.start is not None:
+            events[plan.start] = main.record_event(module.Event())
+        for task, place in self._steps:
+            stream = streams[task.stream]
+            for event in task.waits:
+                stream.wait_event(events[event])
+            with module.stream(stream):
+                work[place]()
+                if task.records is not None:
+                    events[task.records] = stream.record_event(module.Event())
+
+
+def bind(plan: OverlapPlan, *names: str) -> BoundPlan:
+    """Check once what every step would have to: that there is work for each task, and no other.
 
     Args:
         plan: the plan.
-        work: what each task does, by its name.
-        device: where.
+        names: of its tasks, in the order in which :meth:`BoundPlan.run` will be given their work.
 
     Raises:
-        InvalidInputError: ``work`` and the plan's tasks differ.
+        InvalidInputError: the names and the plan's tasks differ.
     """
-    names = [one.name for one in plan.tasks]
-    if set(names) != set(work):
+    tasks = [one.name for one in plan.tasks]
+    if sorted(names) != sorted(tasks):
         raise InvalidInputError(
-            f"work for {', '.join(work)}", f"the plan has {', '.join(names)}", "Give one for each."
+            f"work for {', '.join(names)}", f"the plan has {', '.join(tasks)}", "Give one for each."
         )
-    if device.type == "cpu":
-        for name in names:
-            work[name]()
-        return
-    module: Any = getattr(torch, device.type)
-    main = module.current_stream(device)
-    streams = {MAIN: main} | {name: _stream(module, device, name) for name in plan.streams}
-    events: dict[str, Any] = {}
-    if plan.start is not None:
-        events[plan.start] = main.record_event(module.Event())
-    for task in plan.tasks:
-        stream = streams[task.stream]
-        for event in task.waits:
-            stream.wait_event(events[event])
-        with module.stream(stream):
-            work[task.name]()
-            if task.records is not None:
-                events[task.records] = stream.record_event(module.Event())
+    return BoundPlan(plan, [names.index(name) for name in tasks])
 
 
 _streams: dict[tuple[torch.device, str], Any] = {}

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import torch
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
+from ascend_ops_core.ops.hadamard import hadamard
 from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.rotary import apply_rotary
 from ascend_ops_core.quantized_weights.weight import QuantizedWeight, project
 from torch import nn
 
 from ascend_attention.layers.compressor import Compressor
+
+
+def spread(rows: torch.Tensor) -> torch.Tensor:
+    """Indexer queries or keys ``[..., D]`` before they are quantised to eight bits.
+
+    A Hadamard rotation spreads a large channel over all of them, so that one scale fits a row. Of
+    both queries and keys it changes no score, so rows that keep their floats do without.
+
+    Source: ``rotate_activation`` in DeepSeek's inference code, behind the positional rotation.
+    """
+    return hadamard(rows)
 
 
 class DeepseekV4Indexer(nn.Module):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.ops.rotary import rms_norm_rotary
-from ascend_ops_core.overlap import MAIN, OverlapPlan, Task, run
+from ascend_ops_core.overlap import MAIN, OverlapPlan, Task, bind
 from ascend_ops_core.quantized_weights.weight import QuantizedWeight, project
 
 from ascend_attention.ops.mla import Prologue, mla_prologue
@@ -35,6 +35,15 @@ CVSplitProloguePlan = OverlapPlan(
         Task("project_up", MAIN, reads=("q_latent",), writes=("query_rows",)),
         Task("finish_query", MAIN, reads=("query_rows",), writes=("query",), waits=("kv_ready",)),
     ),
+)
+
+_PLAN = bind(
+    CVSplitProloguePlan,
+    "project_down",
+    "finish_kv",
+    "norm_latent",
+    "project_up",
+    "finish_query",
 )
 
 
@@ -82,7 +91,7 @@ def split_prologue(
             step()
         return Prologue(made["q_latent"], made["query"], made["kv"])
     module: Any = getattr(torch, hidden.device.type)
-    run(CVSplitProloguePlan, {one.__name__: one for one in work}, hidden.device)
+    _PLAN.run(hidden.device, *work)
     # It was allocated on the other stream, and is read on this one.
     made["kv"].record_stream(module.current_stream(hidden.device))
     return Prologue(made["q_latent"], made["query"], made["kv"])

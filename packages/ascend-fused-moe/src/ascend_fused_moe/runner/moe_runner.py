@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from ascend_ops_core.checks import require_at_least
 from ascend_ops_core.errors import InvalidInputError
-from ascend_ops_core.overlap import run
+from ascend_ops_core.overlap import bind
 from torch import nn
 
 from ascend_fused_moe.communication.methods import MoECommMethod
@@ -25,6 +25,10 @@ from ascend_fused_moe.runner.plans import AFTER_ONE_ANOTHER, ALONE, OVERLAPPED
 from ascend_fused_moe.runner.shared_experts import AscendSharedExperts
 
 __all__ = ["AscendMoERunner", "CommMethods"]
+
+# Tasks of the plans, in the order in which a pass gives their work.
+_ROUTED = ("prepare", "experts", "finalize")
+_SHARED = ("shared input", "shared part 1", "shared part 2", "shared output")
 
 
 class CommMethods(Protocol):
@@ -91,9 +95,10 @@ class AscendMoERunner(nn.Module):
         self.to_physical = to_physical or method.partition.to_physical
         self.last_result: FusedExpertsResult | None = None
         self._fused_output_is_reduced = method.output_is_reduced
-        self._plan = ALONE
+        self._plan = bind(ALONE, *_ROUTED)
         if shared_experts is not None:
-            self._plan = OVERLAPPED if overlap else AFTER_ONE_ANOTHER
+            plan = OVERLAPPED if overlap else AFTER_ONE_ANOTHER
+            self._plan = bind(plan, *_ROUTED, *_SHARED)
         self._check()
 
     @property
@@ -194,15 +199,11 @@ class AscendMoERunner(nn.Module):
         def finalize() -> None:
             state["routed"] = method.finalize(state["routed"], state["prepared"])
 
-        work: dict[str, Callable[[], Any]] = {
-            "prepare": prepare,
-            "experts": experts,
-            "finalize": finalize,
-        }
+        work: tuple[Callable[[], Any], ...] = prepare, experts, finalize
         shared = self.shared_experts
         if shared is not None:
-            work |= _shared_work(shared, given, tokens[self.groups.dp.rank_in_group], state)
-        run(self._plan, work, given.hidden_states.device)
+            work += _shared_work(shared, given, tokens[self.groups.dp.rank_in_group], state)
+        self._plan.run(given.hidden_states.device, *work)
         return self._maybe_reduce_final_output(self._sum(state["routed"], state.get("shared")))
 
     def _routed(self, method: MoECommMethod, prepared: MoEPrepareOutput) -> torch.Tensor:
@@ -274,7 +275,9 @@ def _tensors(given: MoERouterInput) -> tuple[torch.Tensor | None, ...]:
 
 def _shared_work(
     shared: AscendSharedExperts, given: MoERouterInput, tokens: int, state: dict[str, Any]
-) -> dict[str, Callable[[], Any]]:
+) -> tuple[Callable[[], Any], ...]:
+    """What is done for each name of ``_SHARED``."""
+
     def first() -> None:
         state["shared"] = shared.prepare_input_before_routed_experts(given.hidden_states, tokens)
 
@@ -287,9 +290,4 @@ def _shared_work(
     def last() -> None:
         state["shared"] = shared.finalize(state["shared"], given.tokens, tokens)
 
-    return {
-        "shared input": first,
-        "shared part 1": part1,
-        "shared part 2": part2,
-        "shared output": last,
-    }
+    return first, part1, part2, last

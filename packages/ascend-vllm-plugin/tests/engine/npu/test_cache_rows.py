@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 import torch
 from ascend_attention.caches import CacheRole, layer_caches
+from ascend_attention.layers.compressor import Compressor
+from ascend_attention.layers.indexer import DeepseekV4Indexer
+from ascend_attention.ops.paged_rows import RowIndex
 from ascend_attention.step import StepLayout
 from ascend_attention.vllm.dsa import impl
+from ascend_attention.vllm.dsa.cache_layers import AscendDeepseekV4IndexerCache as IndexerCache
 from ascend_models_deepseek.testing import MEAN_LOGITS_OF_FAMILY_ROWS, random_prompt
 from ascend_ops_core import registry
 from ascend_ops_core.devices import use_family
+from ascend_ops_core.testing import assert_close
 from ascend_ops_core.testing.simulated_npu import counters
 from ascend_vllm_plugin.planning.plan import make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
@@ -181,6 +186,48 @@ def test_a_ragged_batch_in_eight_bits(
         assert {
             choice.implementation for key, choice in chosen.items() if key[0] == family_name
         } == {"triton"}
+
+
+def test_queries_and_keys_of_the_indexer_are_rotated_before_they_lose_bits(
+    engines: EnginePool, family_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both by the same Hadamard matrix, and only where eight bits are kept of them."""
+    engine = engine_of(engines, family_name)
+    width = engine.runner.get_model().model.spec.index_head_dim
+    signs = [[bin(i & j).count("1") % 2 for j in range(width)] for i in range(width)]
+    matrix = (1 - 2 * torch.tensor(signs)) / width**0.5
+    plain: dict[str, torch.Tensor] = {}
+    compared = {"queries": 0, "keys": 0}
+
+    def query(self: DeepseekV4Indexer, *given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        plain["queries"], weights = ask(self, *given)
+        return plain["queries"], weights
+
+    def finish(self: Compressor, *given: Any) -> torch.Tensor:
+        plain["keys"] = close(self, *given)
+        return plain["keys"]
+
+    def compare(what: str, rows: torch.Tensor) -> None:
+        assert_close(rows.cpu(), plain[what].cpu().float() @ matrix)
+        compared[what] += len(rows)
+
+    def selected(rows: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        compare("queries", rows)
+        return select(rows, *given, **named)
+
+    def write(self: IndexerCache, rows: torch.Tensor, index: RowIndex) -> None:
+        compare("keys", rows)
+        put(self, rows, index)
+
+    ask, close = DeepseekV4Indexer.query, Compressor.finish_paged
+    select, put = impl.select_entries, IndexerCache.write
+    monkeypatch.setattr(DeepseekV4Indexer, "query", query)
+    monkeypatch.setattr(Compressor, "finish_paged", finish)
+    monkeypatch.setattr(impl, "select_entries", selected)
+    monkeypatch.setattr(IndexerCache, "write", write)
+    engine.generate(random_prompt(42, 512, seed=42), 3)
+    layers = engine.runner.get_model().model.spec.compress_ratios.count(4)
+    assert compared == {"queries": 44 * layers, "keys": 11 * layers}
 
 
 def test_the_pool_is_the_planned_one(

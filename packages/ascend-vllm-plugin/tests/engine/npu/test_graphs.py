@@ -9,7 +9,7 @@ from ascend_models_deepseek.testing import random_prompt
 from ascend_ops_core.static_buffers import StaticBufferError
 from ascend_ops_core.testing.simulated_npu import counters
 
-from ..harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
+from ..harness import Checkpoints, EnginePool, Request, assert_all_match
 
 pytestmark = pytest.mark.engine_npu
 
@@ -31,12 +31,16 @@ DRAFTING: dict[str, Any] = GRAPHS | {
 SHAPES = ((1, 40, 0), (127, 30, 0), (129, 24, 3), (5, 20, 6), (60, 12, 8), (250, 12, 12))
 
 
-@pytest.fixture
-def engine(engines: EnginePool) -> Engine:
-    return engines.get(SPEC, **GRAPHS)
+@pytest.fixture(params=["A3", "A5"])
+def config(request: pytest.FixtureRequest, family: None) -> dict[str, Any]:
+    """Experts in float32 are torch_npu's on A3, and Triton's on A5."""
+    return {"device_family": request.param}
 
 
-def test_replays_give_the_tokens_of_transformers(engine: Engine, checkpoints: Checkpoints) -> None:
+def test_replays_give_the_tokens_of_transformers(
+    engines: EnginePool, checkpoints: Checkpoints, config: dict[str, Any]
+) -> None:
+    engine = engines.get(SPEC, **GRAPHS, additional_config=config)
     wrapper = engine.runner.model
     assert wrapper.captured_sizes == [2, 4]
     requests = [Request(random_prompt(n, VOCAB, seed=n), count, at) for n, count, at in SHAPES]
@@ -45,17 +49,21 @@ def test_replays_give_the_tokens_of_transformers(engine: Engine, checkpoints: Ch
     done = counters() - before
     assert done.replays >= 15
     assert_all_match(checkpoints.oracle(SPEC), requests, results)
+    engines.close()
 
 
-def test_drafts_are_verified_by_graphs(engines: EnginePool, checkpoints: Checkpoints) -> None:
+def test_drafts_are_verified_by_graphs(
+    engines: EnginePool, checkpoints: Checkpoints, config: dict[str, Any]
+) -> None:
     """With two drafts a decode step has three tokens of each request."""
-    engine = engines.get(SPEC, **DRAFTING)
+    engine = engines.get(SPEC, **DRAFTING, additional_config=config)
     assert engine.runner.model.captured_sizes == [3, 6, 12]
     requests = [Request(random_prompt(n, VOCAB, seed=n), count, at) for n, count, at in SHAPES]
     before = counters()
     results = engine.run(requests)
     assert (counters() - before).replays >= 10
     assert_all_match(checkpoints.oracle(SPEC), requests, results)
+    engines.close()
 
 
 def test_a_model_that_skips_the_draft_s_buffer_is_not_captured(

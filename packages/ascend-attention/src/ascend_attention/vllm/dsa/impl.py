@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from ascend_ops_core.overlap import run
+from ascend_ops_core.overlap import bind
 from torch import nn
 
 from ascend_attention.caches import CacheRole
 from ascend_attention.layers.compressor import Compressor
-from ascend_attention.layers.indexer import DeepseekV4Indexer
+from ascend_attention.layers.indexer import DeepseekV4Indexer, spread
 from ascend_attention.ops.indexer import select_entries
 from ascend_attention.ops.paged_rows import locate_rows
 from ascend_attention.ops.sparse_attention import RowSource, sparse_attention
@@ -19,6 +19,16 @@ from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
 from ascend_attention.vllm.dsa.few_tokens import FewTokensOnCPU
 from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata
 from ascend_attention.vllm.dsa.plans import IndexerOverlapPlan
+
+_PLAN = bind(
+    IndexerOverlapPlan,
+    "index_compress",
+    "index_query",
+    "select_entries",
+    "write_window",
+    "compress",
+    "attend",
+)
 
 
 class DSAInputs(NamedTuple):
@@ -104,15 +114,17 @@ class AscendDSAImpl:
 
     def _with_indexer(self, indexer: DeepseekV4Indexer, step: DSAInputs) -> torch.Tensor:
         keys = self.caches[CacheRole.INDEX_KEY]
+        quantised = keys.kind.scales is not None
         made: dict[str, torch.Tensor] = {}
 
         def compress_keys() -> None:
-            _compress(indexer.compressor, self.caches[CacheRole.INDEX_STATE], keys, step.hidden)
+            states = self.caches[CacheRole.INDEX_STATE]
+            finish = spread if quantised else None
+            _compress(indexer.compressor, states, keys, step.hidden, finish)
 
         def query() -> None:
-            made["query"], made["weights"] = indexer.query(
-                step.hidden, step.q_latent, step.cos, step.sin
-            )
+            rows, made["weights"] = indexer.query(step.hidden, step.q_latent, step.cos, step.sin)
+            made["query"] = spread(rows) if quantised else rows
 
         def select() -> None:
             meta = _metadata(keys)
@@ -135,17 +147,14 @@ class AscendDSAImpl:
                 entries.record_stream(_current_stream(entries.device))
             made["out"] = self._attend(step, self._chosen_entries(indexer, entries))
 
-        run(
-            IndexerOverlapPlan,
-            {
-                "index_compress": compress_keys,
-                "index_query": query,
-                "select_entries": select,
-                "write_window": lambda: self._write_window(step),
-                "compress": lambda: self._compress(step),
-                "attend": attend,
-            },
+        _PLAN.run(
             step.hidden.device,
+            compress_keys,
+            query,
+            select,
+            lambda: self._write_window(step),
+            lambda: self._compress(step),
+            attend,
         )
         return made["out"]
 
@@ -220,8 +229,17 @@ def _compress(
     state: PagedCacheLayer,
     entries: PagedCacheLayer,
     hidden: torch.Tensor,
+    finish: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> None:
-    """Store the states of this step's tokens, then the entries that they complete."""
+    """Store the states of this step's tokens, then the entries that they complete.
+
+    Args:
+        compressor: makes the entries.
+        state: where the states are.
+        entries: where the entries go.
+        hidden: ``[T, H]``.
+        finish: what is done to entries ``[N, D]`` before they are written, or None.
+    """
     meta = _metadata(state)
     _write_tokens(state, meta, compressor.project(hidden, meta.layout.position))
     assert meta.closed is not None
@@ -230,4 +248,4 @@ def _compress(
         assert meta.read is not None
         assert write is not None
         closed = compressor.finish_paged(state.rows, meta.read, meta.closed.entry, hidden.dtype)
-        entries.write(closed, write)
+        entries.write(closed if finish is None else finish(closed), write)

@@ -1,8 +1,9 @@
 """The experts' feed-forward networks on routed tokens.
 
-On an NPU torch_npu's grouped products compute them, without a look at the ids on the host. Where
-those are refused the definition runs there: it reads how many tokens each expert has, so it waits
-for the device and cannot be part of a captured graph.
+On an NPU torch_npu's grouped products compute them or, where those are refused (float32 on A5),
+Triton's, both without a look at the ids on the host. Where neither takes them the definition runs
+there: it reads how many tokens each expert has, so it waits for the device and cannot be part of a
+captured graph.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ _FUSED_EXPERTS = declare(
     __name__,
     "fused_experts(Tensor x, Tensor w13, Tensor w2, Tensor weights, Tensor ids,"
     " float? swiglu_limit, Tensor? shared_w13, Tensor? shared_w2) -> Tensor",
-    npu=("torch_npu", "torch"),
+    npu=("torch_npu", "triton", "torch"),
     fake=lambda x, *others: x.new_empty(x.shape),
     cpu=_fused_experts_cpu,
 )

@@ -87,6 +87,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         _case("v4_flash", 1024, 256, 6, 4096, 2048, BF16, limit=10.0, shared=2048, large=True),
         _case("v4_pro", 1024, 384, 6, 7168, 3072, BF16, limit=10.0, shared=3072, large=True),
+        _case("v4_flash_float", 1024, 256, 6, 4096, 2048, limit=10.0, shared=2048, large=True),
         _case("v4_pro_decode", 16, 384, 6, 7168, 3072, BF16, limit=10.0, large=True),
         _case("eight_of_256", 64, 256, 8, 7168, 2048, BF16, shared=2048, large=True),
     ),

@@ -1,4 +1,4 @@
-"""The experts by torch_npu's grouped products, and their limits.
+"""The experts by torch_npu's grouped products, and the limits of every NPU implementation.
 
 Not run on hardware; checked against torch_npu's schemas.
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import torch
 from ascend_ops_core.devices import DeviceFacts, current_facts
-from ascend_ops_core.ops.activation import silu_and_mul_with_clamp
-from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.support import Support, first_refusal
 
+from ascend_fused_moe.ops.experts.by_groups import by_groups
 from ascend_fused_moe.permutation import permute
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -36,16 +35,9 @@ def fused_experts(
 
     See :func:`ascend_fused_moe.ops.experts.fused_experts`.
     """
-    rows, chosen, counts = _permuted(x, ids, w13.shape[0])
-    hidden = silu_and_mul_with_clamp(_grouped(rows, w13, counts), swiglu_limit)
-    parts = _grouped(hidden, w2, counts)
-    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    if shared_w13 is not None and shared_w2 is not None:
-        out += linear(silu_and_mul_with_clamp(linear(x, shared_w13), swiglu_limit), shared_w2)
-    # Choice by choice, since all at once would take top_k times the memory in float32.
-    for j in range(ids.shape[1]):
-        out += parts.index_select(0, chosen[:, j]) * weights[:, j, None].float()
-    return out.to(x.dtype)
+    permuted = _permuted(x, ids, w13.shape[0])
+    shared = shared_w13, shared_w2
+    return by_groups(x, w13, w2, weights, swiglu_limit, *shared, permuted, _grouped)
 
 
 def _permuted(
@@ -125,4 +117,31 @@ def supports_fused_experts(
             for size in (w13.shape[2], w2.shape[2])
         ),
         (x.numel() > 0, "x is empty"),
+    )
+
+
+def supports_fused_experts_triton(
+    facts: DeviceFacts,
+    x: torch.Tensor,
+    w13: torch.Tensor,
+    w2: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    swiglu_limit: float | None,
+    shared_w13: torch.Tensor | None,
+    shared_w2: torch.Tensor | None,
+) -> Support:
+    """One float dtype, dense weights of routed experts."""
+    return first_refusal(
+        (x.dtype in _FLOATS, f"x of {x.dtype}, the kernel takes float16, bfloat16, float32"),
+        (
+            w13.dtype == w2.dtype == x.dtype,
+            f"weights of {w13.dtype} and {w2.dtype} beside x of {x.dtype}, the kernel takes one "
+            "dtype",
+        ),
+        (
+            w13.is_contiguous() and w2.is_contiguous(),
+            f"weights with strides {list(w13.stride())} and {list(w2.stride())}, the kernel takes "
+            "dense ones",
+        ),
     )

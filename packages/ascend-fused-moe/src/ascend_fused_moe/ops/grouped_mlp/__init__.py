@@ -3,9 +3,9 @@
 The two halves of an expert network are such products. Every call takes a
 :class:`~ascend_fused_moe.group_list.GroupList`, so that counts are never taken for running sums.
 
-On an NPU torch_npu's grouped products compute them, where their documented limits hold. Elsewhere
-the definition runs there: it reads the group list on the host, so it waits for the device and
-cannot be part of a captured graph.
+On an NPU torch_npu's grouped products compute them, where their documented limits hold, and the
+product of floats has a Triton kernel for where they do not. Elsewhere the definition runs there: it
+reads the group list on the host, so it waits for the device and cannot be part of a captured graph.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ _GROUPED_MATMUL = declare(
     __name__,
     "grouped_matmul(Tensor x, Tensor weight, Tensor groups, bool cumulative, Tensor? bias)"
     " -> Tensor",
-    npu=("torch_npu", "torch"),
+    npu=("torch_npu", "triton", "torch"),
     fake=lambda x, weight, *others: _result(x, weight, x.dtype),
 )
 _GROUPED_MATMUL_QUANTIZED = declare(

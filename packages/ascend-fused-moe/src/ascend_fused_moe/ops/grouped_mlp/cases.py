@@ -54,6 +54,11 @@ def _plain(
     return Case(name, make, large=large, scale=2.0)
 
 
+def _strided_rows(new: Inputs) -> tuple[Any, ...]:
+    groups = _groups(new, (3, 0, 6), True)
+    return new.randn(9, 40)[:, 3:22], new.randn(3, 7, 19, scale=0.2), *groups, None
+
+
 def _codes(new: Inputs, dtype: torch.dtype, *shape: int) -> torch.Tensor:
     """Values of a format: small integers, pairs of FP4, or float8."""
     if dtype == I8:
@@ -180,7 +185,10 @@ CASES: dict[str, tuple[Case, ...]] = {
         _plain("half", _COUNTS["all_at_one"], 33, 16, F16, cumulative=True),
         _plain("bfloat16", _COUNTS["ragged"], 64, 40, BF16, bias=F32),
         _plain("bias_of_x", _COUNTS["odd"], 16, 24, BF16, cumulative=True, bias=BF16),
+        _plain("tiles", _COUNTS["ragged"], 257, 130, F32, bias=F16),
+        Case("strided", _strided_rows, scale=2.0),
         _plain("v4_flash_w13", _even(6144, 256), 4096, 4096, BF16, large=True),
+        _plain("v4_flash_float", _even(6144, 256), 4096, 4096, F32, large=True),
         _plain("v4_pro_w2", _even(6144, 384), 3072, 7168, BF16, cumulative=True, large=True),
     ),
     "grouped_matmul_quantized": (

@@ -1,6 +1,6 @@
-"""The grouped products by torch_npu, and their limits.
+"""The grouped products by torch_npu, and the limits of every NPU implementation.
 
-Limits are those of torch_npu's documentation of ``npu_grouped_matmul`` and
+Those of torch_npu are from its documentation of ``npu_grouped_matmul`` and
 ``npu_grouped_matmul_swiglu_quant_v2`` and, for A5 and the shapes of scales, of CANN's
 ``aclnnGroupedMatmulV4`` behind the former. Not run on hardware; checked against torch_npu's
 schemas.
@@ -59,6 +59,24 @@ def supports_grouped_matmul(
     return first_refusal(
         (x.dtype in dtypes, f"x of {x.dtype}, {_OP} on {facts.family} takes {names}"),
         *_sizes(facts, x, weight),
+    )
+
+
+def supports_grouped_matmul_triton(
+    facts: DeviceFacts,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    groups: torch.Tensor,
+    cumulative: bool,
+    bias: torch.Tensor | None,
+) -> Support:
+    """Any float dtype and size, dense weights."""
+    return first_refusal(
+        (x.dtype in _FLOATS, f"x of {x.dtype}, the kernel takes float16, bfloat16, float32"),
+        (
+            weight.is_contiguous(),
+            f"a weight with strides {list(weight.stride())}, the kernel takes dense ones",
+        ),
     )
 
 
