@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.ops.linear import grouped_linear, linear
 from torch import nn
 
 from ascend_attention.layers.output_projection.variants import ProjectionPart
@@ -37,6 +38,14 @@ class OutputProjection(nn.Module):
             sin: the same shape.
         """
         return mla_epilogue(attended, self.wo_a, self.wo_b, cos, sin)
+
+    def to_latent(self, rows: torch.Tensor) -> torch.Tensor:
+        """``[T, g, N]``, the first product of rows ``[T, g, k]`` alone."""
+        return grouped_linear(rows, self.wo_a)
+
+    def to_hidden(self, latent: torch.Tensor) -> torch.Tensor:
+        """``[T, H]``, the second product of ``[T, n]`` alone."""
+        return linear(latent, self.wo_b)
 
 
 def _weight(*shape: int, dtype: torch.dtype) -> nn.Parameter:
