@@ -18,6 +18,8 @@ from ascend_attention.layers.output_projection import (
     OutputProjection,
     ProjectionPart,
     ProjectionSettings,
+    QuantizedExchangedOutputProjection,
+    QuantizedLatentParallelOutputProjection,
     QuantizedOutputProjection,
     choose_projection,
 )
@@ -59,8 +61,13 @@ def inputs(tokens: int, heads: int, seed: int) -> tuple[torch.Tensor, torch.Tens
 def whole(
     model: ProjectionSettings, attended: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> torch.Tensor:
-    """The projection in double precision: rotate back, one matrix for each group, one for all."""
+    """The projection in double precision: rotate back, one matrix for each group, one for all.
+
+    With a model of 16 bits its weights are those that MXFP8 holds.
+    """
     wo_a, wo_b = (one.double() for one in weights(model))
+    if model.dtype != torch.float32:
+        wo_a, wo_b = (held(one.to(model.dtype)) for one in (wo_a, wo_b))
     out = attended.double().clone()
     first = WIDTH - 2 * PAIRS
     even, odd = out[..., first::2].clone(), out[..., first + 1 :: 2].clone()
@@ -75,6 +82,10 @@ def whole(
     return torch.cat(latents, 1) @ wo_b.T
 
 
+def held(weight: torch.Tensor) -> torch.Tensor:
+    return mxfp8_dequantize(*mxfp8_quantize(weight), torch.float32).double()
+
+
 def fill(layer: OutputProjection, model: ProjectionSettings, part: ProjectionPart) -> None:
     wo_a, wo_b = weights(model)
     layer.wo_a.data.copy_(wo_a[slice(*part.groups), :, slice(*part.channels)])
@@ -82,24 +93,30 @@ def fill(layer: OutputProjection, model: ProjectionSettings, part: ProjectionPar
 
 
 def otp_layer(
-    model: ProjectionSettings, group: Any, rows: int, capacity: int
+    model: ProjectionSettings,
+    group: Any,
+    rows: int,
+    capacity: int,
+    kind: type[ExchangedOutputProjection] = ExchangedOutputProjection,
 ) -> tuple[ExchangedOutputProjection, StaticBuffers]:
     buffers = StaticBuffers()
     part = ProjectionPart.of(model, 0, group.rank_in_group)
-    layer = ExchangedOutputProjection(
-        part, RANK, HIDDEN, torch.float32, group, buffers, capacity, "cpu", lambda _: rows
+    layer = kind(
+        part, model.rank, HIDDEN, model.dtype, group, buffers, capacity, "cpu", lambda _: rows
     )
     fill(layer, model, part)
     return layer, buffers
 
 
 def olora_layer(
-    model: ProjectionSettings, group: Any, tensor_rank: int, capacity: int
+    model: ProjectionSettings,
+    group: Any,
+    tensor_rank: int,
+    capacity: int,
+    kind: type[LatentParallelOutputProjection] = LatentParallelOutputProjection,
 ) -> LatentParallelOutputProjection:
     part = ProjectionPart.of(model, tensor_rank)
-    layer = LatentParallelOutputProjection(
-        part, RANK, HIDDEN, torch.float32, group, StaticBuffers(), capacity, "cpu"
-    )
+    layer = kind(part, model.rank, HIDDEN, model.dtype, group, StaticBuffers(), capacity, "cpu")
     fill(layer, model, part)
     return layer
 
@@ -224,6 +241,48 @@ def test_fp8_is_the_projection_of_dequantised_weights(tokens: int, dtype: torch.
     assert not tokens or (got.float() - expected).square().mean().sqrt() <= bound
 
 
+def loosely(got: torch.Tensor, expected: torch.Tensor) -> None:
+    """Tokens and the low rank are rounded to the format: 2^-4 of a value at most."""
+    assert got.shape == expected.shape
+    if got.numel():
+        error = (got.double() - expected).square().mean().sqrt()
+        assert error <= 2**-4 * expected.square().mean().sqrt()
+
+
+@pytest.mark.parametrize("capacity", [0, CAPACITY])
+@pytest.mark.parametrize("tokens", [(3, 5), (0, 4), (0, 0), (1, 1)])
+def test_otp_fp8(tokens: tuple[int, ...], capacity: int) -> None:
+    model = settings(4, 32, data_parallel=2, exchange=2, rank=32, dtype=torch.bfloat16)
+    most = max(tokens)
+
+    def one(group: Any) -> torch.Tensor:
+        attended, *rotation = inputs(tokens[group.rank_in_group], model.heads, group.rank_in_group)
+        kind = QuantizedExchangedOutputProjection
+        layer, _ = otp_layer(model, group, most, capacity, kind)
+        first = layer(attended.bfloat16(), *rotation)
+        if most:
+            assert layer.wo_a.dtype == layer.wo_b.dtype == torch.float8_e4m3fn
+        assert torch.equal(layer(attended.bfloat16(), *rotation), first)
+        return first
+
+    for rank, got in enumerate(on_ranks(2, one)):
+        loosely(got, whole(model, *inputs(tokens[rank], model.heads, rank)))
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 5])
+def test_olora_tp_fp8(tokens: int) -> None:
+    model = settings(1, 16, tensor_parallel=2, rank=128, dtype=torch.bfloat16)
+    attended, cos, sin = inputs(tokens, model.heads, 0)
+
+    def one(group: Any) -> torch.Tensor:
+        rank = group.rank_in_group
+        kind = QuantizedLatentParallelOutputProjection
+        layer = olora_layer(model, group, rank, CAPACITY, kind)
+        return layer(attended[:, 8 * rank : 8 * rank + 8].bfloat16(), cos, sin)
+
+    loosely(torch.stack(on_ranks(2, one)).double().sum(0), whole(model, attended, cos, sin))
+
+
 @pytest.mark.parametrize(
     ("asked", "changes", "chosen"),
     [
@@ -234,6 +293,16 @@ def test_fp8_is_the_projection_of_dequantised_weights(tokens: int, dtype: torch.
         ("auto", {"data_parallel": 4, "exchange": 2}, "otp"),
         ("otp", {"data_parallel": 4, "exchange": 4, "tensor_parallel": 2}, "otp"),
         ("fp8", {"family": "A5", "dtype": torch.bfloat16}, "fp8"),
+        (
+            "otp_fp8",
+            {"family": "A5", "dtype": torch.float16, "data_parallel": 4, "exchange": 2},
+            "otp_fp8",
+        ),
+        (
+            "olora_tp_fp8",
+            {"family": "A5", "dtype": torch.bfloat16, "tensor_parallel": 16},
+            "olora_tp_fp8",
+        ),
     ],
 )
 def test_the_choice(asked: str, changes: dict[str, Any], chosen: str) -> None:
@@ -247,10 +316,14 @@ def test_the_choice(asked: str, changes: dict[str, Any], chosen: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "changes", "message"),
     [
-        ("opt", {}, r"o_proj='opt': known are auto, plain, otp, olora_tp, fp8"),
+        (
+            "opt",
+            {},
+            r"o_proj='opt': known are auto, plain, otp, olora_tp, fp8, otp_fp8, olora_tp_fp8",
+        ),
         ("auto", {"tensor_parallel": 6}, r"plain: tensor_parallel_size=6 must divide o_groups=8"),
         ("plain", {"tensor_parallel": 16}, r"must divide o_groups=8\. Use olora_tp\."),
-        ("plain", {"exchange": 2, "data_parallel": 2}, r"=2 is for otp\. Use otp\."),
+        ("plain", {"exchange": 2, "data_parallel": 2}, r"=2 is for otp and otp_fp8\. Use otp\."),
         ("otp", {"exchange": 1}, r"o_proj_tensor_parallel_size=1, at least 2.*Use plain\."),
         ("otp", {"exchange": 2, "data_parallel": 3}, r"=2 must divide data_parallel_size=3"),
         ("otp", {"exchange": 16, "data_parallel": 16}, r"=16 must divide the 8 groups"),
@@ -261,6 +334,19 @@ def test_the_choice(asked: str, changes: dict[str, Any], chosen: str) -> None:
         ("fp8", {"family": "cpu"}, r"it exists on A5, not on cpu"),
         ("fp8", {"family": "A5", "dtype": torch.float32}, r"dtype torch.float32.*bfloat16"),
         ("fp8", {"family": "A5", "head_dim": 4}, r"channels of a group=32.*multiple of 64"),
+        (
+            "fp8",
+            {"family": "A5", "exchange": 2, "data_parallel": 2},
+            r"=2 is for otp and otp_fp8\. Use otp or otp_fp8\.",
+        ),
+        ("fp8", {"family": "A5", "tensor_parallel": 16}, r"Use olora_tp or olora_tp_fp8\."),
+        ("otp_fp8", {}, r"otp_fp8: it exists on A5, not on A3"),
+        ("otp_fp8", {"family": "A5"}, r"at least 2 ranks exchange.*Use plain or fp8"),
+        (
+            "olora_tp_fp8",
+            {"family": "A5", "tensor_parallel": 64, "rank": 64},
+            r"a rank's low-rank channels=8 must be a multiple of 64",
+        ),
         ("plain", {"family": "310P"}, r"it exists on cpu, A2, A3, A5, not on 310P.*Change the"),
     ],
 )

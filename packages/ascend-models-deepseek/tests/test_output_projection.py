@@ -64,6 +64,8 @@ def test_the_settings_choose(spec: DeepseekV4Spec) -> None:
     assert chosen(8) == "olora_tp"
     assert chosen(2, 2, o_proj_tensor_parallel_size=2) == "otp"
     assert chosen(family="A5", o_proj="fp8") == "fp8"
+    together = chosen(1, 2, family="A5", o_proj="otp_fp8", o_proj_tensor_parallel_size=2)
+    assert together == "otp_fp8"
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,39 @@ def test_a_replay_needs_every_buffer_filled_since_the_last(buffers: StaticBuffer
     with pytest.raises(StaticBufferError, match="hidden") as caught:
         buffers.check_replay(captured, 2)
     assert "slots" not in str(caught.value)
-    buffers.fill("hidden", torch.zeros(0, 3))
+    buffers.fill("hidden", torch.zeros(2, 3))
     buffers.check_replay(captured, 2)
+
+
+def test_a_rank_s_own_rows_are_not_the_step_s(buffers: StaticBuffers) -> None:
+    """Where ranks share the rows of a step, a skipped all-gather fills the first of them alone."""
+    parts = r"of 4 tokens fills 2 rows of static buffer 'hidden'.*all-gather them"
+    captured = buffers.snapshot(4)
+    buffers.fill("slots", torch.arange(4))
+    buffers.fill("hidden", torch.ones(2, 3))
+    with pytest.raises(StaticBufferError, match=f"the step {parts}"):
+        buffers.check_replay(captured, 4)
+    buffers.fill("hidden", torch.ones(2, 3), padded_rows=4)
+    buffers.check_replay(captured, 4)
+
+    own = StaticBuffers()
+    own.add("hidden", (8, 3), torch.float32, "cpu", every_step=False)
+    own.fill("hidden", torch.ones(8, 3))
+    own.expect_fills()
+    own.fill("hidden", torch.ones(2, 3))
+    with pytest.raises(StaticBufferError, match=f"the graph {parts}"):
+        own.check_fills(4)
+    # What a smaller graph filled when it was captured says nothing of a replay.
+    own.check_fills(2)
+    own.check_replay(own.snapshot(4), 4)
+
+
+def test_a_fill_that_must_hold_the_whole_step(buffers: StaticBuffers) -> None:
+    before = buffers["hidden"].clone()
+    with pytest.raises(StaticBufferError, match=r"2 rows .* 'hidden' in a step of 4: .*all-gather"):
+        buffers.fill("hidden", torch.ones(2, 3), step_rows=4)
+    assert torch.equal(buffers["hidden"], before)
+    buffers.fill("hidden", torch.ones(4, 3), step_rows=4)
 
 
 def test_a_graph_fills_what_a_forward_filled_before_it(buffers: StaticBuffers) -> None:

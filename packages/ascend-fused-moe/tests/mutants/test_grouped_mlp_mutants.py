@@ -12,8 +12,14 @@ pytestmark = pytest.mark.interpreter
     ("original", "replacement"),
     [
         ("programs = count * -(-columns // tile_columns)", "programs = count"),
-        ("for first_row in range(start, end, BM):", "for first_row in range(start, start + 1, BM):"),
-        ("for first_row in range(start, end, BM):", "for first_row in range(start, start + BM, BM):"),
+        (
+            "for first_row in range(start, end, BM):",
+            "for first_row in range(start, start + 1, BM):",
+        ),
+        (
+            "for first_row in range(start, end, BM):",
+            "for first_row in range(start, start + BM, BM):",
+        ),
         ("r < end - first_row", "r < BM"),
         ("mask=group > 0, other=0", "mask=group > 1, other=0"),
         ("ends = groups if cumulative else groups.cumsum(0)", "ends = groups"),

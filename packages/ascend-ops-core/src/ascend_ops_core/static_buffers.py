@@ -2,14 +2,15 @@
 
 A graph replays the addresses that it was captured with. So what changes from step to step is
 copied into a buffer that was allocated once, and three things must hold before every replay: no
-buffer has moved, the step fits into all of them, and each was filled for this step. A buffer that
-was not, for example because one rank left out a gather, would feed the graph what the last step
-left there; here it is an error that names the buffer.
+buffer has moved, the step fits into all of them, and each was filled for this step, in every row.
+A buffer that was not would feed the graph what the last step left there: wholly, where a step
+leaves it out, or behind a rank's own rows, where one leaves out the all-gather of the others'. Here
+both are errors that name the buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,13 +22,19 @@ class StaticBufferError(RuntimeError):
     """A replay would read something else than the program means."""
 
 
+_GATHER = (
+    "the others would keep the values of an earlier step. Where ranks share the rows of a step, "
+    "all-gather them before the buffer is filled"
+)
+
+
 @dataclass
 class _Buffer:
     tensor: torch.Tensor
     padding: float
     every_step: bool
     per_token: bool
-    filled: bool = False
+    filled: int | None = None  # rows, since the last replay or the beginning of a capture
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,14 @@ class StaticBuffers:
                 "size comes, or run this batch without a graph.",
             )
 
-    def fill(self, name: str, values: torch.Tensor, padded_rows: int | None = None) -> torch.Tensor:
+    def fill(
+        self,
+        name: str,
+        values: torch.Tensor,
+        padded_rows: int | None = None,
+        *,
+        step_rows: int | None = None,
+    ) -> torch.Tensor:
         """Copy the rows of this step into a buffer.
 
         Args:
@@ -122,14 +136,21 @@ class StaticBuffers:
             values: ``[n, ...]``, on any device; from the host it should be pinned, so that nothing
                 waits.
             padded_rows: rows that the graph reads; those behind ``values`` get the padding value.
+            step_rows: rows of the step, where ``values`` must hold all of them.
 
         Returns:
             The first ``max(n, padded_rows)`` rows of the buffer, a view.
 
         Raises:
             InvalidInputError: it does not fit.
+            StaticBufferError: ``values`` has other rows than the step.
         """
         buffer = self._named(name)
+        if step_rows is not None and values.shape[0] != step_rows:
+            raise StaticBufferError(
+                f"{values.shape[0]} rows for static buffer {name!r} in a step of {step_rows}: "
+                f"{_GATHER}."
+            )
         count = values.shape[0]
         rows = max(count, padded_rows or 0)
         self.check_rows(name, rows)
@@ -141,7 +162,7 @@ class StaticBuffers:
             )
         buffer.tensor[:count].copy_(values, non_blocking=True)
         buffer.tensor[count:rows].fill_(buffer.padding)
-        buffer.filled = True
+        buffer.filled = rows
         self._ever_filled.add(name)
         return buffer.tensor[:rows]
 
@@ -176,25 +197,27 @@ class StaticBuffers:
         """
         for name in self._ever_filled:
             if not self._buffers[name].every_step:
-                self._buffers[name].filled = False
+                self._buffers[name].filled = None
 
     def check_fills(self, rows: int) -> None:
-        """Refuse a captured region that left one of those buffers as it was.
+        """Refuse a captured region that left one of those buffers, or rows of it, as they were.
 
         Args:
-            rows: of the graph, for the message.
+            rows: of the graph.
 
         Raises:
             StaticBufferError: naming the buffers.
         """
         known = {name: self._buffers[name] for name in sorted(self._ever_filled)}
-        skipped = [name for name, one in known.items() if not (one.every_step or one.filled)]
+        skipped = [name for name, one in known.items() if not one.every_step and one.filled is None]
         if skipped:
             raise StaticBufferError(
                 f"the graph of {rows} tokens never fills static buffers {', '.join(skipped)}: "
                 "whatever continues from them would read the values of an earlier step. Fill them "
                 "in every forward, on every rank."
             )
+        filled = {name: one for name, one in known.items() if not one.every_step}
+        _refuse_parts("the graph", filled, rows)
 
     def check_replay(self, captured: Snapshot, rows: int) -> None:
         """Refuse a replay that would not compute this step; after it, all must be filled anew.
@@ -205,7 +228,8 @@ class StaticBuffers:
 
         Raises:
             InvalidInputError: the step has more rows than the graph.
-            StaticBufferError: a buffer moved, is gone, or was not filled since the last replay.
+            StaticBufferError: a buffer moved, is gone, or was not filled since the last replay, or
+                not in all rows of the step.
         """
         if rows > captured.rows:
             raise InvalidInputError(
@@ -220,14 +244,18 @@ class StaticBuffers:
                     f"is {now}: the graph would read old memory. Keep the buffer and copy into it, "
                     "or capture again."
                 )
-        stale = [name for name, one in self._buffers.items() if one.every_step and not one.filled]
+        stale = [
+            name for name, one in self._buffers.items() if one.every_step and one.filled is None
+        ]
         if stale:
             raise StaticBufferError(
                 f"static buffers not filled since the last replay: {', '.join(stale)}. The graph "
                 "would compute with the values of an earlier step; fill them on every rank."
             )
+        steps = {name: one for name, one in self._buffers.items() if one.every_step}
+        _refuse_parts("the step", steps, rows)
         for buffer in self._buffers.values():
-            buffer.filled = False
+            buffer.filled = None
 
     def _named(self, name: str) -> _Buffer:
         try:
@@ -238,3 +266,12 @@ class StaticBuffers:
                 f"known are {', '.join(self._buffers) or 'none'}",
                 "Add it before it is used.",
             ) from None
+
+
+def _refuse_parts(what: str, buffers: Mapping[str, _Buffer], rows: int) -> None:
+    for name, one in buffers.items():
+        if one.per_token and one.filled is not None and one.filled < rows:
+            raise StaticBufferError(
+                f"{what} of {rows} tokens fills {one.filled} rows of static buffer {name!r}: "
+                f"{_GATHER}."
+            )

@@ -114,7 +114,8 @@ class AscendDeepseekV4ForCausalLM(nn.Module):
         """Final hidden states ``[T, H]``."""
         hidden, streams = self.model(input_ids, positions)
         if _MTP_HIDDEN in self.static_buffers:
-            self.static_buffers.fill(_MTP_HIDDEN, streams.flatten(1))
+            rows = positions.shape[0]
+            self.static_buffers.fill(_MTP_HIDDEN, streams.flatten(1), step_rows=rows)
         elif self._keep_mtp_hidden:
             self._mtp_hidden = streams.flatten(1)
         return hidden

@@ -16,7 +16,11 @@ from ascend_attention.layers.output_projection import (
     ProjectionChoice,
     ProjectionPart,
     ProjectionSettings,
+    QuantizedExchangedOutputProjection,
+    QuantizedLatentParallelOutputProjection,
     QuantizedOutputProjection,
+    QuantizedProducts,
+    Variant,
     choose_projection,
 )
 from ascend_ops_core.communication import Group
@@ -89,7 +93,7 @@ class ProjectionBuild:
     """What the output projections of all layers of a model are built from.
 
     Attributes:
-        variant: name of the variant.
+        variant: how ranks share the weights, and what they are multiplied in.
         part: what of the weights this rank holds.
         rank: low rank of a group.
         hidden: hidden size.
@@ -100,7 +104,7 @@ class ProjectionBuild:
         device: of the buffers.
     """
 
-    variant: str
+    variant: Variant
     part: ProjectionPart
     rank: int
     hidden: int
@@ -133,23 +137,23 @@ class ProjectionBuild:
         """
         choice = chosen_projection(spec, vllm_config, family)
         settings = projection_settings(spec, vllm_config, family)
-        name = choice.variant.name
+        variant = choice.variant
         group: GroupCoordinator | None = None
         exchange_rank = 0
-        if name == "otp":
+        if variant.layout == "otp":
             group = _exchange_group(settings.exchange, vllm_config.parallel_config)
             exchange_rank = group.rank_in_group
-        elif name == "olora_tp":
+        elif variant.layout == "olora_tp":
             group = _latent_group(settings.ranks_per_group)
-        if name != "plain":
+        if variant.name != "plain":
             logger.info(
                 "output projection: %s (%s; %s)",
-                name,
-                choice.variant.weights,
+                variant.name,
+                variant.weights,
                 "; ".join(f"not {other}: {reason}" for other, reason in choice.refused),
             )
         return cls(
-            name,
+            variant,
             ProjectionPart.of(settings, get_tp_group().rank_in_group, exchange_rank),
             spec.o_lora_rank,
             spec.hidden_size,
@@ -162,20 +166,23 @@ class ProjectionBuild:
 
     def layer(self) -> OutputProjection:
         """The projection of one layer."""
+        quantised = self.variant.quantised
         plain = (self.part, self.rank, self.hidden, self.dtype)
         if self.group is None:
-            kind = QuantizedOutputProjection if self.variant == "fp8" else OutputProjection
-            return kind(*plain)
+            return (QuantizedOutputProjection if quantised else OutputProjection)(*plain)
         exchanging = (*plain, self.group, self.buffers, self.capacity, self.device)
-        if self.variant == "otp":
-            return ExchangedOutputProjection(*exchanging, rows_of=_tokens_of_every_rank)
+        if self.variant.layout == "otp":
+            otp = QuantizedExchangedOutputProjection if quantised else ExchangedOutputProjection
+            return otp(*exchanging, rows_of=_tokens_of_every_rank)
+        if quantised:
+            return QuantizedLatentParallelOutputProjection(*exchanging)
         return LatentParallelOutputProjection(*exchanging)
 
 
 def quantize_loaded(model: nn.Module) -> None:
-    """Bring loaded weights of ``fp8`` projections into their 8-bit form."""
+    """Bring loaded weights of projections in MXFP8 into their 8-bit form."""
     for module in model.modules():
-        if isinstance(module, QuantizedOutputProjection):
+        if isinstance(module, QuantizedProducts):
             module.quantize_weights()
 
 

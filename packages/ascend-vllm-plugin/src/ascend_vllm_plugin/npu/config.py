@@ -26,10 +26,11 @@ class AscendConfig(BaseModel):
         operators: implementation by operator, for example ``{"rms_norm": "triton"}``: forces what
             ``ASCEND_OPS`` forces, and goes before it.
         o_proj: variant of DeepSeek-V4's output projection: ``"plain"``, ``"otp"``, ``"olora_tp"``,
-            ``"fp8"``, or ``"auto"`` for the one that the parallel sizes ask for; see
+            on A5 the same in MXFP8, ``"fp8"``, ``"otp_fp8"`` and ``"olora_tp_fp8"``; or ``"auto"``
+            for the unquantised one that the parallel sizes ask for; see
             :data:`ascend_attention.layers.output_projection.VARIANTS`.
         o_proj_tensor_parallel_size: data-parallel replicas that share an output projection by
-            exchanging their tokens (``otp``); 1 for none.
+            exchanging their tokens (``otp``, ``otp_fp8``); 1 for none.
         cache_dtype: ``"family"``, the default: caches hold rows as the device family keeps them,
             indexer keys in eight bits with a scale each, and on A5 key-value rows in eight bits
             too. ``"model"``: they keep the model's dtype, which takes more memory and rounds less.

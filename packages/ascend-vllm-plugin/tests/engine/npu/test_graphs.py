@@ -69,12 +69,41 @@ def test_drafts_are_verified_by_graphs(
 def test_a_model_that_skips_the_draft_s_buffer_is_not_captured(
     engines: EnginePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every rank fills it with its own whole streams; nothing is gathered that could be skipped."""
+    """Nor one that fills it with a rank's share of the rows, as without an all-gather."""
     engine = engines.get(SPEC, **DRAFTING)
     wrapper = engine.runner.model
-    monkeypatch.setattr(wrapper.static_buffers, "fill", lambda *_: None)
+    buffers = wrapper.static_buffers
+    fill = buffers.fill
     wrapper.clear_graphs()
     engine.broken = True
+
+    def fill_share(name: str, values: Any, **_: int) -> None:
+        fill(name, values[: len(values) // 2])
+
+    monkeypatch.setattr(buffers, "fill", fill_share)
+    shared = r"graph of 12 tokens fills 6 rows of static buffer 'mtp_hidden'.*all-gather them"
+    with pytest.raises(StaticBufferError, match=shared):
+        engine.runner.capture_model()
+    assert wrapper.captured_sizes == []
+
+    monkeypatch.setattr(buffers, "fill", lambda *_, **__: None)
     with pytest.raises(StaticBufferError, match=r"graph of 12 tokens never fills .* mtp_hidden"):
         engine.runner.capture_model()
     assert wrapper.captured_sizes == []
+
+
+def test_a_skipped_all_gather_ends_a_step_without_a_graph(
+    engines: EnginePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines.get(SPEC, **DRAFTING)
+    model = engine.runner.get_model()
+    forward = model.model.forward
+
+    def without_gather(*given: Any) -> Any:
+        hidden, streams = forward(*given)
+        return hidden, streams[: len(streams) // 2]
+
+    monkeypatch.setattr(model.model, "forward", without_gather)
+    engine.broken = True
+    with pytest.raises(Exception, match=r"20 rows for static buffer 'mtp_hidden' in a step of 40"):
+        engine.generate(random_prompt(40, VOCAB, seed=1), 2)

@@ -11,7 +11,12 @@ from ascend_attention.layers.output_projection.exchange import (
     LatentParallelOutputProjection,
 )
 from ascend_attention.layers.output_projection.plain import OutputProjection
-from ascend_attention.layers.output_projection.quantized import QuantizedOutputProjection
+from ascend_attention.layers.output_projection.quantized import (
+    QuantizedExchangedOutputProjection,
+    QuantizedLatentParallelOutputProjection,
+    QuantizedOutputProjection,
+    QuantizedProducts,
+)
 from ascend_attention.layers.output_projection.variants import (
     VARIANTS,
     ProjectionChoice,
@@ -29,7 +34,10 @@ __all__ = [
     "ProjectionChoice",
     "ProjectionPart",
     "ProjectionSettings",
+    "QuantizedExchangedOutputProjection",
+    "QuantizedLatentParallelOutputProjection",
     "QuantizedOutputProjection",
+    "QuantizedProducts",
     "Variant",
     "choose_projection",
 ]

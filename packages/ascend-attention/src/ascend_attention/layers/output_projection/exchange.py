@@ -12,7 +12,6 @@ from collections.abc import Callable
 import torch
 from ascend_ops_core.communication import Group, all_to_all
 from ascend_ops_core.ops.rotary import apply_rotary
-from ascend_ops_core.quantized_weights.weight import project, project_groups
 from ascend_ops_core.static_buffers import StaticBuffers
 
 from ascend_attention.layers.output_projection.plain import OutputProjection
@@ -115,8 +114,8 @@ class ExchangedOutputProjection(_Exchanging):
             return attended.new_empty((0, self.wo_b.shape[0]))
         plain = apply_rotary(attended, cos, sin, at_end=True, inverse=True)
         own = plain.reshape(tokens, ranks, *self._row())
-        latent = project_groups(self._exchange(own, rows).flatten(0, 1), self.wo_a)
-        terms = project(latent.flatten(1), self.wo_b)
+        latent = self.to_latent(self._exchange(own, rows).flatten(0, 1))
+        terms = self.to_hidden(latent.flatten(1))
         return self.group.reduce_scatter(terms, 0)[:tokens]
 
     def _row(self) -> tuple[int, ...]:
@@ -137,10 +136,10 @@ class LatentParallelOutputProjection(_Exchanging):
         if tokens == 0:
             return attended.new_empty((0, self.wo_b.shape[0]))
         plain = apply_rotary(attended, cos, sin, at_end=True, inverse=True)
-        term = project_groups(plain.reshape(tokens, 1, -1), self.wo_a)
+        term = self.to_latent(plain.reshape(tokens, 1, -1))
         terms = self._exchange(term.reshape(tokens, self.group.world_size, *self._row()), tokens)
         latent = terms.sum(0, dtype=torch.float32).to(attended.dtype)
-        return project(latent, self.wo_b)
+        return self.to_hidden(latent)
 
     def _row(self) -> tuple[int, ...]:
         return (self.wo_b.shape[1],)

@@ -58,7 +58,15 @@ class OutputProjection(nn.Module):
             return mla_epilogue(attended, self.wo_a, self.wo_b, cos, sin)
         plain = apply_rotary(attended, cos, sin, at_end=True, inverse=True)
         grouped = plain.reshape(len(plain), self.part.num_groups, self.part.num_channels)
-        return project(project_groups(grouped, self.wo_a).flatten(1), self.wo_b)
+        return self.to_hidden(self.to_latent(grouped).flatten(1))
+
+    def to_latent(self, rows: torch.Tensor) -> torch.Tensor:
+        """``[T, g, N]``, the first product of rows ``[T, g, k]`` alone."""
+        return project_groups(rows, self.wo_a)
+
+    def to_hidden(self, latent: torch.Tensor) -> torch.Tensor:
+        """``[T, H]``, the second product of ``[T, n]`` alone."""
+        return project(latent, self.wo_b)
 
 
 def _weight(*shape: int, dtype: torch.dtype) -> nn.Parameter:

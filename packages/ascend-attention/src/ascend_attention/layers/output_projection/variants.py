@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from ascend_ops_core.errors import InvalidInputError
@@ -121,6 +121,8 @@ class Variant:
         collective: what is exchanged inside the layer. Every variant leaves the sum over the
             tensor-parallel ranks to its caller.
         limits: refuses settings with the limit that they break.
+        layout: ``plain``, ``otp`` or ``olora_tp``, how ranks share the weights.
+        quantised: both products are in MXFP8.
     """
 
     name: str
@@ -129,6 +131,8 @@ class Variant:
     weights: str
     collective: str
     limits: Callable[[ProjectionSettings], Support]
+    layout: str = "plain"
+    quantised: bool = False
 
     def supports(self, settings: ProjectionSettings) -> Support:
         """Whether the variant can be used, and why not."""
@@ -145,7 +149,7 @@ def _whole_groups(settings: ProjectionSettings) -> tuple[bool, str]:
 
 def _no_exchange(settings: ProjectionSettings) -> tuple[bool, str]:
     size = settings.exchange
-    return size == 1, f"o_proj_tensor_parallel_size={size} is for otp"
+    return size == 1, f"o_proj_tensor_parallel_size={size} is for otp and otp_fp8"
 
 
 def _plain(settings: ProjectionSettings) -> Support:
@@ -190,20 +194,28 @@ def _olora_tp(settings: ProjectionSettings) -> Support:
     )
 
 
-def _fp8(settings: ProjectionSettings) -> Support:
-    local = settings.groups // settings.tensor_parallel * settings.rank
-    return first_refusal(
-        _whole_groups(settings),
-        _no_exchange(settings),
-        (settings.dtype in _HALVES, f"dtype {settings.dtype}, products give bfloat16 or float16"),
-        *(
-            (width % _MX_PAIR == 0, f"{what}={width} must be a multiple of {_MX_PAIR}")
-            for what, width in (
-                ("channels of a group", settings.group_channels),
-                ("low-rank channels of a rank", local),
-            )
-        ),
-    )
+def _in_mxfp8(
+    layout: Callable[[ProjectionSettings], Support],
+) -> Callable[[ProjectionSettings], Support]:
+    """The limits of a layout, and those of its products in MXFP8."""
+
+    def limits(settings: ProjectionSettings) -> Support:
+        answer = layout(settings)
+        if not answer:
+            return answer
+        part, dtype = ProjectionPart.of(settings), settings.dtype
+        return first_refusal(
+            (dtype in _HALVES, f"dtype {dtype}, products give bfloat16 or float16"),
+            *(
+                (width % _MX_PAIR == 0, f"{what}={width} must be a multiple of {_MX_PAIR}")
+                for what, width in (
+                    ("a rank's channels of a group", part.num_channels),
+                    ("a rank's low-rank channels", part.num_latents),
+                )
+            ),
+        )
+
+    return limits
 
 
 _ALL = ("cpu", "A2", "A3", "A5")
@@ -224,6 +236,7 @@ VARIANTS: tuple[Variant, ...] = (
         "a part of its groups, for the tokens of all ranks of its OTP group",
         "all-to-all of groups against tokens, then reduce-scatter of tokens",
         _otp,
+        "otp",
     ),
     Variant(
         "olora_tp",
@@ -232,18 +245,23 @@ VARIANTS: tuple[Variant, ...] = (
         "its heads' channels of wo_a for the whole low rank, its part of the low rank of wo_b",
         "all-to-all of low-rank terms among the ranks of a group",
         _olora_tp,
-    ),
-    Variant(
-        "fp8",
-        ("A5",),
-        "as plain, dtype bfloat16 or float16, widths in multiples of 64",
-        "as plain, quantised to MXFP8 after loading; tokens are quantised in every step",
-        "none",
-        _fp8,
+        "olora_tp",
     ),
 )
+VARIANTS += tuple(
+    replace(
+        one,
+        name="fp8" if one.name == "plain" else f"{one.name}_fp8",
+        families=("A5",),
+        needs=f"as {one.name}, dtype bfloat16 or float16, a rank's widths in multiples of 64",
+        weights=f"as {one.name}, quantised to MXFP8 after loading; tokens in every step",
+        limits=_in_mxfp8(one.limits),
+        quantised=True,
+    )
+    for one in VARIANTS
+)
 """Every variant. ``auto`` takes ``otp`` where its size is set, else the first of ``plain`` and
-``olora_tp`` that fits; ``fp8``, which changes results, is used where it is asked for."""
+``olora_tp`` that fits; those in MXFP8, which changes results, are used where they are asked for."""
 
 
 @dataclass(frozen=True)
