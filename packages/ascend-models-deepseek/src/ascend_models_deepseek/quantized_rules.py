@@ -197,13 +197,14 @@ class WeightForms:
             if scheme is None:
                 rules[name] = rule
                 continue
+            kind: type[QuantizedRule] = QuantizedRule
             given: dict[str, Any] = {"shape": rule.shape, "param": rule.param}
             if isinstance(rule, ExpertRule):
                 kind = QuantizedExpertRule
                 given |= {"expert": rule.expert, "tensor": rule.tensor}
                 found = WeightLayout(scheme, [WeightPart(*rule.shape)]).placements(0)
             elif layer in placements:
-                kind, found = QuantizedRule, placements[layer]
+                found = placements[layer]
             else:
                 rules[name] = rule
                 continue

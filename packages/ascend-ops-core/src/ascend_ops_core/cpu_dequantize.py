@@ -21,20 +21,63 @@ KINDS = {"float8_e4m3fn": 0, "int8": 1, "float4_e2m1fn": 2, "int4": 3}
 """Numbers of the codes in kernels."""
 
 _NO_ROWS = np.zeros(0, dtype=np.int32)
-_E4M3_NORMAL = np.int32(120 << 23)
-_E2M1_NORMAL = np.int32(126 << 23)
-_E4M3_SUBNORMAL = np.float32(2.0**-9)
-_HALF, _NAN = np.float32(0.5), np.float32(np.nan)
+_I32, _F32 = ir.IntType(32), ir.FloatType()
+_NAN_BITS = 0x7FC00000
+_SHORT_BLOCK = 64
 
 
-@intrinsic
-def _float_of(typingctx: Any, bits: Any) -> tuple[Any, Callable[..., Any]]:
-    """The float32 with these bits."""
+def _whole(value: int) -> Any:
+    return ir.Constant(_I32, value)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.FloatType())
 
-    return types.float32(types.int32), codegen
+def _e4m3_bits(builder: Any, code: Any) -> Any:
+    size = builder.and_(code, _whole(0x7F))
+    sign = builder.shl(builder.and_(code, _whole(0x80)), _whole(24))
+    normal = builder.add(builder.shl(size, _whole(20)), _whole(120 << 23))
+    small = builder.fmul(builder.uitofp(size, _F32), ir.Constant(_F32, 2.0**-9))
+    bits = builder.select(
+        builder.icmp_unsigned("<", size, _whole(8)), builder.bitcast(small, _I32), normal
+    )
+    bits = builder.select(builder.icmp_unsigned("==", size, _whole(0x7F)), _whole(_NAN_BITS), bits)
+    return builder.or_(bits, sign)
+
+
+def _e2m1_bits(builder: Any, code: Any) -> Any:
+    size = builder.and_(code, _whole(7))
+    sign = builder.shl(builder.and_(code, _whole(8)), _whole(28))
+    normal = builder.add(builder.shl(size, _whole(22)), _whole(126 << 23))
+    # Of the two sizes that are no normal numbers one is 0, the other 0.5.
+    small = builder.mul(size, _whole(126 << 23))
+    bits = builder.select(builder.icmp_unsigned("<", size, _whole(2)), small, normal)
+    return builder.or_(bits, sign)
+
+
+def _int4_bits(builder: Any, code: Any) -> Any:
+    flipped = builder.xor(builder.and_(code, _whole(15)), _whole(8))
+    value = builder.sitofp(builder.sub(flipped, _whole(8)), _F32)
+    return builder.bitcast(value, _I32)
+
+
+def _value_of(bits: Callable[[Any, Any], Any], shift: int) -> Callable[..., Any]:
+    """A byte, or its upper half, as float32; numba's own integers would become 64 bits wide."""
+
+    @intrinsic
+    def value(typingctx: Any, code: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            wide = builder.zext(args[0], _I32)
+            if shift:
+                wide = builder.lshr(wide, _whole(shift))
+            return builder.bitcast(bits(builder, wide), _F32)
+
+        return types.float32(types.uint8), codegen
+
+    made: Callable[..., Any] = value
+    return made
+
+
+_e4m3_value = _value_of(_e4m3_bits, 0)
+_e2m1_low, _e2m1_high = _value_of(_e2m1_bits, 0), _value_of(_e2m1_bits, 4)
+_int4_low, _int4_high = _value_of(_int4_bits, 0), _value_of(_int4_bits, 4)
 
 
 @intrinsic
@@ -46,15 +89,14 @@ def _scale_of(typingctx: Any, value: Any) -> tuple[Any, Callable[..., Any]] | No
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if value == types.float32:
             return args[0]
-        i32 = ir.IntType(32)
-        code = builder.zext(args[0], i32)
-        bits = builder.shl(code, ir.Constant(i32, 23))
+        code = builder.zext(args[0], _I32)
+        bits = builder.shl(code, _whole(23))
         # 2^-127 is no normal number.
-        least = builder.icmp_unsigned("==", code, ir.Constant(i32, 0))
-        bits = builder.select(least, ir.Constant(i32, 0x00400000), bits)
-        nan = builder.icmp_unsigned("==", code, ir.Constant(i32, 255))
-        bits = builder.select(nan, ir.Constant(i32, 0x7FC00000), bits)
-        return builder.bitcast(bits, ir.FloatType())
+        least = builder.icmp_unsigned("==", code, _whole(0))
+        bits = builder.select(least, _whole(0x00400000), bits)
+        nan = builder.icmp_unsigned("==", code, _whole(255))
+        bits = builder.select(nan, _whole(_NAN_BITS), bits)
+        return builder.bitcast(bits, _F32)
 
     return types.float32(value), codegen
 
@@ -75,15 +117,14 @@ def row_map(scale_rows: torch.Tensor | None) -> np.ndarray[Any, Any]:
     return _NO_ROWS if scale_rows is None else scale_rows.numpy()
 
 
+# Indices are unsigned: one that might be negative keeps LLVM from vectorising, and slices cost more
+# than a block.
+
+
 @njit(fastmath=FASTMATH, cache=True)
 def _e4m3(codes, first, last, factor, out):  # type: ignore[no-untyped-def]
     for k in range(first, last):
-        code = np.int32(codes[k])
-        size = code & np.int32(0x7F)
-        normal = _float_of((size << np.int32(20)) + _E4M3_NORMAL)
-        value = np.float32(size) * _E4M3_SUBNORMAL if size < 8 else normal
-        value = _NAN if size == 0x7F else value
-        out[k] = (-value if code > 0x7F else value) * factor
+        out[k] = _e4m3_value(codes[k]) * factor
 
 
 @njit(fastmath=FASTMATH, cache=True)
@@ -93,29 +134,31 @@ def _int8(codes, first, last, factor, out):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _e2m1_value(code):  # type: ignore[no-untyped-def]
-    size = code & np.int32(7)
-    normal = _float_of((size << np.int32(22)) + _E2M1_NORMAL)
-    value = np.float32(size) * _HALF if size < 2 else normal
-    return -value if code > 7 else value
-
-
-@njit(fastmath=FASTMATH, cache=True)
 def _e2m1(codes, first, last, factor, out):  # type: ignore[no-untyped-def]
-    for b in range(first // 2, last // 2):
-        code = np.int32(codes[b])
-        out[2 * b] = _e2m1_value(code & np.int32(15)) * factor
-        out[2 * b + 1] = _e2m1_value(code >> np.int32(4)) * factor
+    two = np.uintp(2)
+    for b in range(first // two, last // two):
+        out[two * b] = _e2m1_low(codes[b]) * factor
+        out[two * b + np.uintp(1)] = _e2m1_high(codes[b]) * factor
 
 
 @njit(fastmath=FASTMATH, cache=True)
 def _int4(codes, first, last, factor, out):  # type: ignore[no-untyped-def]
-    for b in range(first // 2, last // 2):
-        code = np.int32(codes[b])
-        low = ((code & np.int32(15)) ^ np.int32(8)) - np.int32(8)
-        high = ((code >> np.int32(4)) ^ np.int32(8)) - np.int32(8)
-        out[2 * b] = np.float32(low) * factor
-        out[2 * b + 1] = np.float32(high) * factor
+    two = np.uintp(2)
+    for b in range(first // two, last // two):
+        out[two * b] = _int4_low(codes[b]) * factor
+        out[two * b + np.uintp(1)] = _int4_high(codes[b]) * factor
+
+
+@njit(fastmath=FASTMATH, cache=True)
+def _decode(codes, kind, first, last, factor, out):  # type: ignore[no-untyped-def]
+    if kind == 0:
+        _e4m3(codes, first, last, factor, out)
+    elif kind == 1:
+        _int8(codes, first, last, factor, out)
+    elif kind == 2:
+        _e2m1(codes, first, last, factor, out)
+    else:
+        _int4(codes, first, last, factor, out)
 
 
 @njit(fastmath=FASTMATH, cache=True)
@@ -137,22 +180,24 @@ def dequantize_rows(  # type: ignore[no-untyped-def]
     """
     width = out.shape[1]
     share = columns if columns > 0 else width + first_column
+    # A loop over a short block is hardly vectorised: then a row is decoded whole, and scaled after.
+    short = share < _SHORT_BLOCK
     for n in range(first, last):
         factors = scale[scale_rows[n]] if scale_rows.shape[0] > 0 else scale[n]
         source = codes[n]
         target = out[n - first]
+        if short:
+            _decode(source, kind, np.uintp(0), np.uintp(width), np.float32(1), target)
         k = 0
         block = 0
         while k < width:
             end = min(width, (block + 1) * share - first_column)
             factor = _scale_of(factors[block])
-            if kind == 0:
-                _e4m3(source, k, end, factor, target)
-            elif kind == 1:
-                _int8(source, k, end, factor, target)
-            elif kind == 2:
-                _e2m1(source, k, end, factor, target)
+            start, stop = np.uintp(k), np.uintp(end)
+            if short:
+                for i in range(start, stop):
+                    target[i] *= factor
             else:
-                _int4(source, k, end, factor, target)
+                _decode(source, kind, start, stop, factor, target)
             k = end
             block += 1

@@ -321,6 +321,13 @@ def test_weights_of_every_scheme_equal_the_dequantised_ones(key: str, slices: st
     assert_close(weight(x), x.double() @ plain.double().T, scale=2)
 
 
+def test_equal_schemes_are_equal() -> None:
+    assert mxfp8("scale") == mxfp8("scale") != mxfp8("weight_scale")
+    assert len({fp8_block("scale", powers=True), fp8_block("scale", powers=True)}) == 1
+    assert fp8_block("scale", powers=True) != fp8_block("scale", powers=False)
+    assert fp8_block("scale", powers=True, block=(64, 128)) != fp8_block("scale", powers=True)
+
+
 def test_groups_are_products_of_their_rows() -> None:
     scheme = SCHEMES["v4"]
     assert scheme is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
 from ascend_ops_core.ops.hadamard import hadamard
@@ -69,7 +71,7 @@ class DeepseekV4Indexer(nn.Module):
             wq_b = nn.Parameter(
                 torch.empty(num_heads * head_dim, q_lora_rank, dtype=dtype), requires_grad=False
             )
-        self.wq_b = wq_b
+        self.wq_b: Any = wq_b
         self.weights_proj = nn.Parameter(
             torch.empty(num_heads, hidden_size, dtype=dtype), requires_grad=False
         )

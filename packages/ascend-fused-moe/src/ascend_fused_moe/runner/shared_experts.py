@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 import torch
 from ascend_ops_core.communication import all_gather_and_unpad, pad_and_reduce, pad_to_rows
@@ -79,8 +80,8 @@ class AscendSharedExperts(nn.Module):
                 f"the ranks {layout}",
                 "Choose the other of tensor_parallel and sequence_parallel.",
             )
-        self.w13 = _held(w13)
-        self.w2 = _held(w2)
+        self.w13: Any = _held(w13)
+        self.w2: Any = _held(w2)
         self.groups = groups
         self.mode = mode
         self.sequence_parallel = sequence_parallel

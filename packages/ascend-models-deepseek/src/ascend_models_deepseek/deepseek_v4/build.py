@@ -13,7 +13,6 @@ from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.vllm.groups import vllm_groups
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.quantized_weights.descriptions import CacheDescription
-from ascend_ops_core.quantized_weights.weight import QuantizedWeight
 from ascend_ops_core.static_buffers import StaticBuffers
 from torch import nn
 from vllm.config import VllmConfig
@@ -113,8 +112,11 @@ class Build:
         block = ".block" if layer >= self.spec.num_hidden_layers else ""
         return f"model.layers.{layer}{block}"
 
-    def weight(self, param: str, rows: int, columns: int) -> nn.Parameter | QuantizedWeight:
-        """What holds a weight of a product.
+    def weight(self, param: str, rows: int, columns: int) -> Any:
+        """What holds a weight of a product: a parameter, or a ``QuantizedWeight``.
+
+        Fused kernels read parameters of the model's dtype, and leave steps with others to the
+        operators.
 
         Args:
             param: its name in the model.

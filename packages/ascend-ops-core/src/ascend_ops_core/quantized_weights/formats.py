@@ -13,7 +13,7 @@ A weight ``[N, K]`` is values and scales: ``w[n, k] = value(code[n, k]) * scale[
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import torch
@@ -107,7 +107,8 @@ class StoredTensor:
     suffix: str
     role: Role
     dtypes: tuple[torch.dtype, ...]
-    shapes: Shapes
+    # The scheme's format says the same, and functions are not equal to each other.
+    shapes: Shapes = field(compare=False)
     optional: bool = False
     row_pairs: bool = False
 

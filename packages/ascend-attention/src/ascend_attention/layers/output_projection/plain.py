@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from ascend_ops_core.ops.rotary import apply_rotary
 from ascend_ops_core.quantized_weights.weight import (
     QuantizedWeight,
-    Weight,
     project,
     project_groups,
 )
@@ -33,8 +34,8 @@ class OutputProjection(nn.Module):
     def __init__(self, part: ProjectionPart, rank: int, hidden: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.part = part
-        self.wo_a: Weight = _weight(part.num_groups, rank, part.num_channels, dtype=dtype)
-        self.wo_b: Weight = _weight(hidden, part.num_latents, dtype=dtype)
+        self.wo_a: Any = _weight(part.num_groups, rank, part.num_channels, dtype=dtype)
+        self.wo_b: Any = _weight(hidden, part.num_latents, dtype=dtype)
 
     def hold(self, name: str, weight: QuantizedWeight) -> None:
         """Hold a weight as its checkpoint stores it.
