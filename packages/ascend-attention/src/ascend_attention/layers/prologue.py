@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 from ascend_ops_core.ops.linear import linear
-from ascend_ops_core.ops.norm import rms_norm
-from ascend_ops_core.ops.rotary import rms_norm_rotary
 from ascend_ops_core.overlap import MAIN, OverlapPlan, Task, run
 
-from ascend_attention.ops.mla import Prologue, mla_prologue
+from ascend_attention.ops.mla import Prologue, mla_prologue, prologue
 
 VECTOR = "vector"
 
@@ -54,25 +52,23 @@ def split_prologue(
     """
     if hidden.device.type == "cpu":
         return mla_prologue(hidden, wqa_wkv, wq_b, q_norm, kv_norm, eps, cos, sin)
-    rank, width = q_norm.shape[0], kv_norm.shape[0]
     made: dict[str, torch.Tensor] = {}
 
     def project_down() -> None:
-        made["latent"], made["rows"] = linear(hidden, wqa_wkv).split([rank, width], dim=-1)
+        made["latent_kv"] = linear(hidden, wqa_wkv)
 
     def finish_kv() -> None:
-        rows = made["rows"].contiguous().unsqueeze(1)
-        made["kv"] = rms_norm_rotary(rows, kv_norm, eps, cos, sin).squeeze(1)
+        made["kv"] = prologue.finish_kv(made["latent_kv"], kv_norm, eps, cos, sin)
 
     def norm_latent() -> None:
-        made["q_latent"] = rms_norm(made["latent"].contiguous(), q_norm, eps)
+        made["q_latent"] = prologue.norm_latent(made["latent_kv"], q_norm, eps)
 
     def project_up() -> None:
         made["query_rows"] = linear(made["q_latent"], wq_b)
 
     def finish_query() -> None:
-        rows = made["query_rows"].unflatten(-1, (wq_b.shape[0] // width, width))
-        made["query"] = rms_norm_rotary(rows, None, eps, cos, sin)
+        width = kv_norm.shape[0]
+        made["query"] = prologue.finish_query(made["query_rows"], width, eps, cos, sin)
 
     module: Any = getattr(torch, hidden.device.type)
     work = (project_down, finish_kv, norm_latent, project_up, finish_query)
