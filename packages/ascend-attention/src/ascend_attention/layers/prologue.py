@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from ascend_ops_core.ops.norm import rms_norm
-from ascend_ops_core.ops.rotary import rms_norm_rotary
 from ascend_ops_core.overlap import MAIN, OverlapPlan, Task, bind
 from ascend_ops_core.quantized_weights.weight import QuantizedWeight, project
 
-from ascend_attention.ops.mla import Prologue, mla_prologue
+from ascend_attention.ops.mla import Prologue, mla_prologue, prologue
 
 VECTOR = "vector"
 
@@ -65,25 +63,23 @@ def split_prologue(
     on_cpu = hidden.device.type == "cpu"
     if on_cpu and isinstance(wqa_wkv, torch.Tensor) and isinstance(wq_b, torch.Tensor):
         return mla_prologue(hidden, wqa_wkv, wq_b, q_norm, kv_norm, eps, cos, sin)
-    rank, width = q_norm.shape[0], kv_norm.shape[0]
     made: dict[str, torch.Tensor] = {}
 
     def project_down() -> None:
-        made["latent"], made["rows"] = project(hidden, wqa_wkv).split([rank, width], dim=-1)
+        made["latent_kv"] = project(hidden, wqa_wkv)
 
     def finish_kv() -> None:
-        rows = made["rows"].contiguous().unsqueeze(1)
-        made["kv"] = rms_norm_rotary(rows, kv_norm, eps, cos, sin).squeeze(1)
+        made["kv"] = prologue.finish_kv(made["latent_kv"], kv_norm, eps, cos, sin)
 
     def norm_latent() -> None:
-        made["q_latent"] = rms_norm(made["latent"].contiguous(), q_norm, eps)
+        made["q_latent"] = prologue.norm_latent(made["latent_kv"], q_norm, eps)
 
     def project_up() -> None:
         made["query_rows"] = project(made["q_latent"], wq_b)
 
     def finish_query() -> None:
-        rows = made["query_rows"].unflatten(-1, (wq_b.shape[0] // width, width))
-        made["query"] = rms_norm_rotary(rows, None, eps, cos, sin)
+        width = kv_norm.shape[0]
+        made["query"] = prologue.finish_query(made["query_rows"], width, eps, cos, sin)
 
     work = (project_down, finish_kv, norm_latent, project_up, finish_query)
     if on_cpu:

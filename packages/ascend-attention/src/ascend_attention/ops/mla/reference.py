@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from ascend_ops_core.ops.linear import grouped_linear, linear
-from ascend_ops_core.ops.norm import rms_norm
-from ascend_ops_core.ops.rotary import apply_rotary, rms_norm_rotary
+from ascend_ops_core.ops.rotary import apply_rotary
+
+from ascend_attention.ops.mla import prologue
 
 
 def mla_prologue(
@@ -19,13 +20,10 @@ def mla_prologue(
     sin: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """See :func:`ascend_attention.ops.mla.mla_prologue`."""
-    width = kv_norm.shape[0]
-    latent, kv = linear(hidden, wqa_wkv).split([q_norm.shape[0], width], dim=-1)
-    latent = rms_norm(latent.contiguous(), q_norm, eps)
-    query = linear(latent, wq_b).unflatten(-1, (wq_b.shape[0] // width, width))
-    query = rms_norm_rotary(query, None, eps, cos, sin)
-    kv = rms_norm_rotary(kv.contiguous().unsqueeze(1), kv_norm, eps, cos, sin)
-    return latent, query, kv.squeeze(1)
+    latent_kv = linear(hidden, wqa_wkv)
+    latent = prologue.norm_latent(latent_kv, q_norm, eps)
+    query = prologue.finish_query(linear(latent, wq_b), kv_norm.shape[0], eps, cos, sin)
+    return latent, query, prologue.finish_kv(latent_kv, kv_norm, eps, cos, sin)
 
 
 def mla_epilogue(
