@@ -5,11 +5,15 @@ They live in ascend_attention, whose own tests run without vLLM.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 import torch
 from ascend_attention.caches import CacheKind, CacheRole, layer_caches
 from ascend_attention.ops.paged_rows import RowIndex, gather_rows, write_rows
 from ascend_attention.step import StepLayout
+from ascend_attention.step_bytes import StepSize, metadata_bytes
 from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata, build_metadata
 
 WINDOW = 8
@@ -185,3 +189,38 @@ def test_a_step_without_tokens(ratio: int) -> None:
     for kind in kinds(ratio).values():
         meta = Step(kind, [(20, 0)]).build(torch.zeros(0, dtype=torch.int64))
         assert meta.write is None or len(meta.write.block) == 0
+
+
+def held_bytes(*values: Any) -> dict[int, int]:
+    """Bytes by address of all tensors within some values, storages once."""
+    found: dict[int, int] = {}
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, Mapping):
+            found |= held_bytes(*value.values())
+        elif isinstance(value, (list, tuple)):
+            found |= held_bytes(*value)
+        elif hasattr(value, "__dict__"):
+            found |= held_bytes(*vars(value).values())
+    return found
+
+
+@pytest.mark.parametrize("ratios", [(0,), (4,), (128,), (0, 128, 4)])
+def test_what_a_step_keeps_is_counted(ratios: tuple[int, ...]) -> None:
+    """At the longest context; the count may be at most a fifth too large, never too small."""
+    batch = [(1012, 12), (924, 100), (984, 40), (1023, 1)]
+    size = StepSize(153, len(batch), 1024)
+    # A group of its own for every kind, except that layers of all ratios share the window's.
+    found = [kind for ratio in ratios for kind in kinds(ratio).values()]
+    made = {(kind.role, kind.block_tokens): kind for kind in found}
+    layout = StepLayout.build([0, 12, 112, 152, 153], [1024] * 4)
+    table = torch.zeros(4, 300, dtype=torch.int32)
+    slots = torch.zeros(153, dtype=torch.int64)
+    metas = [build_metadata(kind, layout, table, slots) for kind in made.values()]
+    held = held_bytes(metas)
+    for given in (table, slots, layout.query_start, layout.seq_lens, layout.query_lens):
+        held.pop(given.untyped_storage().data_ptr(), None)
+    counted = metadata_bytes([[kind] for kind in made.values()], size)
+    assert 0.8 * counted <= sum(held.values()) <= counted

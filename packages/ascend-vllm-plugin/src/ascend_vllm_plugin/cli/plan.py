@@ -128,6 +128,17 @@ def plan(
             help=f"HCCL's buffer in MiB. Default: the variable {VARIABLE}, else HCCL's own.",
         ),
     ] = None,
+    o_proj: Annotated[
+        str,
+        typer.Option(
+            help="Variant of the output projection, as in additional_config: auto, plain, otp, "
+            "olora_tp, or on A5 fp8, otp_fp8, olora_tp_fp8."
+        ),
+    ] = "auto",
+    o_proj_tensor_parallel_size: Annotated[
+        int,
+        typer.Option(min=1, help="Replicas that share an output projection, as in there; 1: none."),
+    ] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, sizes in bytes.")
     ] = False,
@@ -176,6 +187,8 @@ def plan(
             graphs=graphs,
             capture_sizes=_sizes(capture_sizes),
             hccl_buffer_mib=_buffer(hccl_buffsize),
+            o_proj=o_proj,
+            o_proj_tensor_parallel_size=o_proj_tensor_parallel_size,
         )
         made = make_plan(read_model(model), request)
         if file is not None:

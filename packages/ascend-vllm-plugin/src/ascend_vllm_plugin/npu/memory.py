@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from ascend_attention.step_bytes import StepSize, block_table_bytes, metadata_bytes
+from ascend_ops_core.devices import current_facts
 
 _MIB = 1024**2
 
@@ -17,17 +19,18 @@ def figures(worker: Any) -> dict[str, int]:
         worker: the worker.
 
     Returns:
-        ``weights``: parameters of the model and its draft. ``loaded``: what loading them took, with
-        rotary tables and static buffers. ``buffers``: what else was held before the caches were
-        made. ``activations``: the largest step beyond that. ``graphs``: set aside for captured
-        graphs. The last three are 0 where the size of the caches was given and nothing was
-        measured. ``captured``: number of graphs. ``caches``: the pool of blocks.
-        ``num_blocks``: its blocks. ``block_tables``: block tables and slots.
+        ``weights``: parameters of the model and its draft, scales included. ``loaded``: what
+        loading them took, with rotary tables and static buffers. ``buffers``: what else was held
+        before the caches were made. ``activations``: the largest step beyond that. ``graphs``: set
+        aside for captured graphs. ``attention``: set aside for block tables and for what attention
+        takes in the largest step, which are not measured. The last four are 0 where the size of
+        the caches was given and nothing was measured. ``captured``: number of graphs. ``caches``:
+        the pool of blocks. ``num_blocks``: its blocks. ``block_tables``: block tables and slots.
         ``allocated``: everything that is allocated now.
     """
     runner = worker.model_runner
     models = [runner.model, getattr(getattr(runner, "drafter", None), "model", None)]
-    held = [model.parameters() for model in models if model is not None]
+    held = [_weights(model) for model in models if model is not None]
     measured = not worker.cache_config.kv_cache_memory_bytes
     set_aside = worker.cudagraph_memory_estimate if measured else 0
     layers = worker.vllm_config.compilation_config.static_forward_context.values()
@@ -39,6 +42,7 @@ def figures(worker: Any) -> dict[str, int]:
         "buffers": worker.total_consumed - loaded if measured else 0,
         "activations": worker.peak_activation_memory - set_aside if measured else 0,
         "graphs": set_aside,
+        "attention": worker.attention_bytes if measured else 0,
         "captured": len(getattr(runner.model, "captured_sizes", ())),
         "caches": _bytes(layer.kv_cache for layer in layers),
         "num_blocks": worker.cache_config.num_gpu_blocks,
@@ -49,6 +53,41 @@ def figures(worker: Any) -> dict[str, int]:
     }
 
 
+def attention_bytes(worker: Any) -> int:
+    """Bytes of block tables and of what attention takes in the largest step.
+
+    vLLM makes the former after the caches, and measures a step without the latter.
+
+    Args:
+        worker: the worker, its model loaded; 0 for a model without paged rows of ours.
+    """
+    from ascend_attention.vllm.dsa import DSAAttention
+    from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
+
+    config = worker.vllm_config
+    layers = config.compilation_config.static_forward_context
+    kinds = {name: one.kind for name, one in layers.items() if isinstance(one, PagedCacheLayer)}
+    if not kinds:
+        return 0
+    groups = get_kv_cache_groups(config, worker.get_kv_cache_spec())
+    scheduler = config.scheduler_config
+    step = StepSize(
+        scheduler.max_num_batched_tokens,
+        scheduler.max_num_seqs,
+        config.model_config.max_model_len,
+    )
+    facts, model = current_facts(), worker.model_runner.get_model()
+    working = [
+        one.working_bytes(facts, step) for one in model.modules() if isinstance(one, DSAAttention)
+    ]
+    shared = metadata_bytes(
+        ([kinds[name] for name in group.layer_names if name in kinds] for group in groups), step
+    )
+    tables = block_table_bytes((group.kv_cache_spec.block_size for group in groups), step)
+    return tables + shared + max(working, default=0)
+
+
 def describe(found: Mapping[str, int]) -> str:
     """The figures for a log, sizes in MiB."""
     counts = ("captured", "num_blocks")
@@ -56,6 +95,12 @@ def describe(found: Mapping[str, int]) -> str:
         f"{name} {value}" if name in counts else f"{name} {value / _MIB:.1f} MiB"
         for name, value in found.items()
     )
+
+
+def _weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Parameters, and the scales of quantised ones, which are buffers."""
+    yield from model.parameters()
+    yield from (one for name, one in model.named_buffers() if name.endswith("_scale"))
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -27,9 +27,14 @@ logger = logging.getLogger(__name__)
 
 
 class NPUWorker(Worker):
-    """One process that drives one NPU. Memory profiling and KV sizing are vLLM's own."""
+    """One process that drives one NPU. Memory profiling and KV sizing are vLLM's own.
+
+    Attributes:
+        attention_bytes: of the largest step, set aside beside what was measured.
+    """
 
     profiler: Any
+    attention_bytes: int = 0
 
     def init_device(self) -> None:
         """Take the device, join the other ranks, and build the model runner.
@@ -76,20 +81,24 @@ class NPUWorker(Worker):
 
     @torch.inference_mode()
     def determine_available_memory(self) -> int:
-        """Bytes for the caches: vLLM's figure, less what graphs take, as it does on CUDA."""
-        available = super().determine_available_memory()
+        """Bytes for the caches: vLLM's figure, less what it does not measure here.
+
+        That is what graphs take, as on CUDA, and what attention takes in the largest step.
+        """
+        available = int(super().determine_available_memory())
+        if self.cache_config.kv_cache_memory_bytes:
+            return available
+        self.attention_bytes = memory.attention_bytes(self)
+        self.available_kv_cache_memory_bytes -= self.attention_bytes
+        available -= self.attention_bytes
         mode = self.vllm_config.compilation_config.cudagraph_mode
-        if (
-            self.cache_config.kv_cache_memory_bytes
-            or not mode
-            or not envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS
-        ):
-            return int(available)
+        if not mode or not envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS:
+            return available
         graphs = self.model_runner.profile_cudagraph_memory()
         self.cudagraph_memory_estimate = graphs
         self.peak_activation_memory += graphs
         self.available_kv_cache_memory_bytes -= graphs
-        return int(available) - graphs
+        return available - graphs
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Capture the graphs, and say what this rank's memory is used for."""

@@ -88,13 +88,6 @@ def notes(plan: Plan) -> Iterator[str]:
         yield "ep: whole experts are shared out by an engine with --enable-expert-parallel."
     if request.captures.dropped:
         yield f"graphs: {request.captures.reason}."
-    outside = plan.memory_bytes.bytes - plan.budget
-    if plan.outside_bytes > outside:
-        yield (
-            f"block tables and indices of attention take {gib(plan.outside_bytes)}, for which "
-            f"gpu_memory_utilization={request.gpu_memory_utilization} leaves {gib(outside)}: lower "
-            "it, or lower --max-num-batched-tokens."
-        )
     main = plan.pool.groups[0]
     if plan.pool.padding(main) > _MUCH_PADDING:
         empty = f"{100 * plan.pool.padding(main):.0f} %"

@@ -85,8 +85,14 @@ def needed_hccl(spec: DeepseekV4Spec, layout: Layout, itemsize: int, step: Step)
     return Estimate(exchange, MC2_SOURCE)
 
 
-def hccl(layout: Layout, buffer_mib: int) -> Estimate:
-    """Buffers of the communicators that a layout opens."""
+def hccl(layout: Layout, buffer_mib: int, *, projection_ranks: int = 1) -> Estimate:
+    """Buffers of the communicators that a layout opens.
+
+    Args:
+        layout: how the model is spread.
+        buffer_mib: ``HCCL_BUFFSIZE``.
+        projection_ranks: ranks of a communicator of the output projection's own; 1 for none.
+    """
     groups = [
         name
         for name, size in (
@@ -94,6 +100,7 @@ def hccl(layout: Layout, buffer_mib: int) -> Estimate:
             ("tensor", layout.tensor),
             ("data", layout.data),
             ("expert", layout.expert),
+            ("output projection", projection_ranks),
         )
         if size > 1
     ]

@@ -15,7 +15,6 @@ COLOURS = {
     "estimate": ("#bf8f00", "#ffc000", "#ffd966"),
     "caches": ("#548235", "#a9d18e"),
     "free": ("#e2efda",),
-    "outside": ("#c9a0dc", "#e4d0ee"),
     "reserved": ("#d0cece",),
 }
 _WIDTH, _BAR, _LEFT, _TOP, _LINE = 960, 60, 20, 64, 22

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from ascend_attention.caches import CacheRole, RowScales
+from ascend_attention.step_bytes import StepSize
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
@@ -14,11 +15,13 @@ from ascend_vllm_plugin.compressed_caches import block_sizes
 from ascend_vllm_plugin.planning import estimates, step_memory
 from ascend_vllm_plugin.planning.block_pool import BlockPool, LayerCache, Load, caches_of, pool_of
 from ascend_vllm_plugin.planning.estimates import Estimate
+from ascend_vllm_plugin.planning.projection import PlannedProjection, planned_projection
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import ModelSource, dtype_of, weight_format_of
 from ascend_vllm_plugin.planning.step_memory import Shape
 from ascend_vllm_plugin.planning.weights import (
     WeightFormat,
+    check_layout,
     rotary_bytes,
     weights_by_part,
 )
@@ -74,11 +77,12 @@ class Plan:
         buffers: what the runner keeps for the largest step.
         graphs: estimate.
         hccl: estimate.
-        block_tables: made after the caches, so outside of what vLLM may use.
-        indices: of attention, which vLLM does not measure either.
+        block_tables: made after the caches.
+        attention: of the largest step, which vLLM does not measure.
         needed_hccl: buffer that the layout asks for.
         caches: the kinds of cache.
         pool: vLLM's pool of blocks.
+        projection: of attention's output.
         cache_bytes: memory of the caches.
     """
 
@@ -95,10 +99,11 @@ class Plan:
     graphs: Estimate
     hccl: Estimate
     block_tables: Estimate
-    indices: Estimate
+    attention: Estimate
     needed_hccl: Estimate
     caches: tuple[CacheUse, ...]
     pool: BlockPool
+    projection: PlannedProjection
     cache_bytes: int
 
     @property
@@ -110,12 +115,9 @@ class Plan:
     def fixed_bytes(self) -> int:
         """Everything but the caches."""
         others = (self.activations, self.buffers, self.graphs, self.hccl)
-        return sum(self.weights.values()) + self.rotary_bytes + sum(part.bytes for part in others)
-
-    @property
-    def outside_bytes(self) -> int:
-        """What comes out of the share that ``gpu_memory_utilization`` leaves."""
-        return self.block_tables.bytes + self.indices.bytes
+        fixed = sum(self.weights.values()) + self.rotary_bytes
+        fixed += sum(part.bytes for part in others)
+        return fixed + self.block_tables.bytes + self.attention.bytes
 
     @property
     def num_blocks(self) -> int:
@@ -140,20 +142,28 @@ class Plan:
     def longest_context(self) -> int:
         """Largest context that fits with this concurrency, within what the model was made for."""
         limit, load = self.source.spec.max_position_embeddings, self.request.load
-        per_token = rotary_bytes(self.source.spec, 1, draft=self.request.speculative_tokens > 0)
-        # The rotary tables shrink with the context, and leave that much more for the caches.
-        spare = self.budget - (self.fixed_bytes - self.rotary_bytes)
+        draft = self.request.speculative_tokens > 0
+        # What shrinks with the context leaves that much more for the caches.
+        parts = self.graphs, self.block_tables, self.attention
+        growing = self.rotary_bytes + sum(part.bytes for part in parts)
+        spare = self.budget - (self.fixed_bytes - growing)
         given = self.request.kv_cache_memory_bytes
         low, high = 0, limit
         while low < high:
             length = (low + high + 1) // 2
-            left = spare - per_token * length
+            left = spare - rotary_bytes(self.source.spec, length, draft=draft)
+            left -= sum(part.bytes for part in self._of_context(length))
             memory = left if given is None else given
             if memory <= left and self.pool.fits(memory, load, length):
                 low = length
             else:
                 high = length - 1
         return low
+
+    def _of_context(self, length: int) -> tuple[Estimate, Estimate, Estimate]:
+        draft = self.request.speculative_tokens > 0
+        shape = Shape(self.source.spec, self.request.layout, self.dtype.itemsize, draft)
+        return _of_context(shape, self.pool, self.request, length)
 
 
 _AS_DESCRIBED = ("auto", WeightFormat.STORED)
@@ -203,8 +213,14 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
     )
     _check_kv_dtype(request, caches)
     layout, step = request.layout, request.step
+    # Before the projection is chosen, since its error names the numbers of cards that would do.
+    check_layout(spec, layout)
+    projection = planned_projection(
+        spec, layout, request.device, dtype, request.o_proj, request.o_proj_tensor_parallel_size
+    )
     shape = Shape(spec, layout, dtype.itemsize, draft)
     pool = pool_of(caches, draft=draft)
+    graphs, tables, attention = _of_context(shape, pool, request, length)
     plan = Plan(
         source=source,
         request=request,
@@ -220,22 +236,43 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
             draft=draft,
             draft_owns=source.stored,
             resolver=resolver,
+            projection=projection.part,
+            projection_quantised=projection.variant.quantised,
         ),
         rotary_bytes=rotary_bytes(spec, length, draft=draft),
         activations=step_memory.activations(shape, step),
-        buffers=step_memory.buffers(shape, step, graphs=request.device != "cpu"),
-        graphs=step_memory.graphs(shape, request.captures),
-        hccl=_hccl(request),
-        block_tables=step_memory.block_tables(pool.groups, step, length),
-        indices=step_memory.indices(spec, pool.groups, step, length),
+        buffers=step_memory.buffers(
+            shape,
+            step,
+            graphs=request.device != "cpu",
+            exchanged=projection.buffer_bytes(request.graph_tokens, dtype.itemsize),
+        ),
+        graphs=graphs,
+        hccl=_hccl(request, projection.ranks if projection.own_group else 1),
+        block_tables=tables,
+        attention=attention,
         needed_hccl=_needed_hccl(source, request, dtype),
         caches=tuple(_uses(caches, length, request.load)),
         pool=pool,
+        projection=projection,
         cache_bytes=0,
     )
     given = request.kv_cache_memory_bytes
     left = max(plan.budget - plan.fixed_bytes, 0)
     return replace(plan, cache_bytes=left if given is None else given)
+
+
+def _of_context(
+    shape: Shape, pool: BlockPool, request: PlanRequest, length: int
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Graphs, block tables, and what attention takes, at a context of ``length`` tokens."""
+    size = StepSize(request.step.tokens, request.step.sequences, length)
+    facts = None if request.device == "cpu" else facts_of(request.device)
+    return (
+        step_memory.graphs(shape, request.captures, pool.groups, length, facts),
+        step_memory.block_tables(pool.groups, size),
+        step_memory.attention(shape, pool.groups, size, facts),
+    )
 
 
 def gib(size: int) -> str:
@@ -285,10 +322,12 @@ def _memory(request: PlanRequest) -> Estimate:
     return Estimate(figure.value, figure.source)
 
 
-def _hccl(request: PlanRequest) -> Estimate:
+def _hccl(request: PlanRequest, projection_ranks: int) -> Estimate:
     if request.device == "cpu":
         return Estimate(0, "gloo on a CPU keeps no buffers")
-    return estimates.hccl(request.layout, request.hccl_buffer_mib)
+    return estimates.hccl(
+        request.layout, request.hccl_buffer_mib, projection_ranks=projection_ranks
+    )
 
 
 def _needed_hccl(source: ModelSource, request: PlanRequest, dtype: torch.dtype) -> Estimate:

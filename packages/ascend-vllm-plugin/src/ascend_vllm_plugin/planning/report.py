@@ -26,8 +26,7 @@ class Segment:
     Attributes:
         name: what it holds.
         bytes: how much.
-        kind: ``weights``, ``estimate``, ``caches``, ``free``, ``outside`` of what vLLM may use, or
-            ``reserved``.
+        kind: ``weights``, ``estimate``, ``caches``, ``free`` or ``reserved``.
         how: how the figure came about.
     """
 
@@ -50,20 +49,15 @@ def _segments(plan: Plan) -> Iterator[Segment]:
     yield Segment("step buffers", plan.buffers.bytes, "estimate", plan.buffers.how)
     yield Segment("graphs", plan.graphs.bytes, "estimate", plan.graphs.how)
     yield Segment("HCCL buffers", plan.hccl.bytes, "estimate", plan.hccl.how)
+    yield Segment("block tables", plan.block_tables.bytes, "estimate", plan.block_tables.how)
+    yield Segment("attention of a step", plan.attention.bytes, "estimate", plan.attention.how)
     how = f"{COMPUTED} as vLLM 0.27.1 allocates them"
     yield Segment("caches", plan.cache_bytes, "caches", how)
     free = plan.budget - plan.fixed_bytes - plan.cache_bytes
     yield Segment("free", free, "free", "left over within gpu_memory_utilization")
-    outside = plan.memory_bytes.bytes - plan.budget
-    for name, part in (
-        ("block tables", plan.block_tables),
-        ("indices of attention", plan.indices),
-    ):
-        yield Segment(name, min(part.bytes, outside), "outside", part.how)
-        outside -= min(part.bytes, outside)
     yield Segment(
         "reserved",
-        outside,
+        plan.memory_bytes.bytes - plan.budget,
         "reserved",
         f"the rest of 1 - gpu_memory_utilization ({plan.request.gpu_memory_utilization})",
     )
@@ -92,6 +86,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "max_num_batched_tokens": request.max_num_batched_tokens,
             "max_num_seqs": request.max_num_seqs,
             "speculative_tokens": request.speculative_tokens,
+            "o_proj": plan.projection.variant.name,
+            "o_proj_tensor_parallel_size": request.o_proj_tensor_parallel_size,
         },
         "card": {
             "memory": plan.memory_bytes.bytes,
@@ -181,11 +177,12 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     )
     yield (
         f"{layout.cards} x {request.device}: tensor {layout.tensor}, data {layout.data}, expert "
-        f"{layout.expert}; {request.concurrency} request(s) of {plan.max_model_len} tokens\n"
+        f"{layout.expert}, output projection {plan.projection.variant.name}; "
+        f"{request.concurrency} request(s) of {plan.max_model_len} tokens\n"
     )
     yield _memory_table(plan)
     for segment in segments(plan):
-        if segment.kind in ("estimate", "outside"):
+        if segment.kind == "estimate":
             yield escape(f"  {segment.name}: {segment.how}")
     yield escape(f"  card: {plan.memory_bytes.how}\n")
     yield _cache_table(plan)
@@ -221,7 +218,6 @@ def _memory_table(plan: Plan) -> Table:
     table = _table("Memory of the fullest card", "", "size", "share", "figure")
     kinds = {
         "estimate": "estimated, not measured",
-        "outside": "estimated; of the rest",
         "reserved": "the rest of the card",
     }
     for segment in segments(plan):

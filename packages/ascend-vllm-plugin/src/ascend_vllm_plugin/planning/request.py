@@ -41,6 +41,8 @@ class PlanRequest:
         graphs: whether decode steps are captured (never on a CPU).
         capture_sizes: numbers of tokens to capture, or None for vLLM's own.
         hccl_buffer_mib: ``HCCL_BUFFSIZE``.
+        o_proj: variant of the output projection, as in ``additional_config``.
+        o_proj_tensor_parallel_size: replicas that share an output projection, as there.
     """
 
     device: str
@@ -62,6 +64,8 @@ class PlanRequest:
     graphs: bool = True
     capture_sizes: tuple[int, ...] | None = None
     hccl_buffer_mib: int = DEFAULT_MIB
+    o_proj: str = "auto"
+    o_proj_tensor_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
@@ -74,7 +78,13 @@ class PlanRequest:
             raise InvalidInputError(
                 f"cache_dtype={self.cache_dtype!r}", "known are family, model", "Choose one."
             )
-        for name in ("concurrency", "max_num_batched_tokens", "max_num_seqs", "hccl_buffer_mib"):
+        for name in (
+            "concurrency",
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "hccl_buffer_mib",
+            "o_proj_tensor_parallel_size",
+        ):
             _at_least(name, getattr(self, name), 1)
         for name in ("max_model_len", "memory_bytes", "kv_cache_memory_bytes"):
             value = getattr(self, name)
@@ -93,14 +103,26 @@ class PlanRequest:
         """Decode steps that are captured as graphs."""
         if self.device == "cpu" or not self.graphs:
             return CapturePlan()
-        step, query = self.step, 1 + self.speculative_tokens
-        sizes = self.capture_sizes or default_sizes(step.tokens, step.sequences, query)
         return plan_captures(
-            [size for size in sizes if size <= step.tokens],
-            requests=step.sequences,
-            tokens_per_request=query,
+            self._listed,
+            requests=self.step.sequences,
+            tokens_per_request=1 + self.speculative_tokens,
             tensor_parallel=self.layout.tensor,
         )
+
+    @property
+    def graph_tokens(self) -> int:
+        """Tokens for which the engine makes static buffers: the largest size that it lists."""
+        captures = self.captures
+        listed = captures.sizes if captures.dropped else self._listed
+        return max(listed, default=0) if captures.sizes else 0
+
+    @property
+    def _listed(self) -> list[int]:
+        """The engine's ``cudagraph_capture_sizes``."""
+        step, query = self.step, 1 + self.speculative_tokens
+        sizes = self.capture_sizes or default_sizes(step.tokens, step.sequences, query)
+        return [size for size in sizes if size <= step.tokens]
 
     @property
     def step(self) -> Step:

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ascend_attention.step_bytes import (
+    StepSize,
+    block_table_bytes,
+    layer_bytes,
+    metadata_bytes,
+)
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_ops_core.devices import DeviceFacts
 
 from ascend_vllm_plugin.planning.block_pool import CacheGroup
 from ascend_vllm_plugin.planning.captures import CapturePlan
@@ -65,85 +72,108 @@ def activations(shape: Shape, step: Step) -> Estimate:
     )
 
 
-def buffers(shape: Shape, step: Step, *, graphs: bool) -> Estimate:
+def buffers(shape: Shape, step: Step, *, graphs: bool, exchanged: int = 0) -> Estimate:
     """What the runner and its draft keep for every token of the largest step.
 
     Args:
         shape: the model.
         step: the largest step.
         graphs: on a device that has graphs the streams that MTP continues have a fixed place.
+        exchanged: bytes of the buffers through which output projections exchange rows.
     """
     # Ids, positions, requests, places, slots and flags, beside embeddings.
     token = shape.hidden + 2 * _FLOAT32 + 4 * _INDEX - 3
     if shape.draft:
         token += shape.streams + shape.hidden + 2 * _FLOAT32 + 2 * _INDEX
         token += shape.streams if graphs else 0
-    return Estimate(
-        step.tokens * token, f"tensors of vLLM's runner for a step of {step.tokens} tokens"
-    )
+    how = f"tensors of vLLM's runner for a step of {step.tokens} tokens"
+    if exchanged:
+        how += f", and {exchanged} bytes through which output projections exchange rows"
+    return Estimate(step.tokens * token + exchanged, how)
 
 
-def graphs(shape: Shape, captures: CapturePlan) -> Estimate:
+def graphs(
+    shape: Shape,
+    captures: CapturePlan,
+    groups: Iterable[CacheGroup],
+    length: int,
+    facts: DeviceFacts | None,
+) -> Estimate:
     """Memory that vLLM sets aside for captured graphs.
 
     Args:
         shape: the model.
         captures: the sizes that are captured.
+        groups: the groups of caches.
+        length: tokens of a request; a graph reads as if every request were that long.
+        facts: the device family, or None for a CPU.
     """
     if not captures.sizes:
         return Estimate(0, "no graphs are captured")
     tokens, others = captures.sizes[-1], len(captures.sizes) - 1
+    # Every token may complete an entry, as far as the host knows.
+    step = StepSize(tokens, tokens, length)
+    one = tokens * _token_bytes(shape) + _attention_bytes(shape, groups, step, facts)
     return Estimate(
-        2 * tokens * _token_bytes(shape) + others * MIB,
+        2 * one + others * MIB,
         f"{others + 1} graphs of {captures.sizes[0]} to {tokens} tokens in one pool: a warm-up and "
-        f"the largest graph's activations, and 1 MiB for each other one, as vLLM sets aside; what "
-        "the driver keeps for a graph is not known; not run on hardware",
+        "the largest graph's activations and attention, and 1 MiB for each other one, as vLLM sets "
+        "aside; what the driver keeps for a graph is not known; not run on hardware",
     )
 
 
-def block_tables(groups: Iterable[CacheGroup], step: Step, length: int) -> Estimate:
+def block_tables(groups: Iterable[CacheGroup], step: StepSize) -> Estimate:
     """Block tables and slots of every group of caches, which vLLM makes after the caches.
 
     Args:
         groups: the groups.
         step: the largest step.
-        length: tokens of a request.
     """
-    rows = sum(-(-length // group.block_tokens) for group in groups)
-    slots = sum(step.tokens * _INDEX for _ in groups)
     return Estimate(
-        step.sequences * rows * 4 + slots,
-        f"block tables of {step.sequences} requests of {length} tokens; vLLM makes them after the "
-        "caches, out of what gpu_memory_utilization leaves",
+        block_table_bytes((group.block_tokens for group in groups), step),
+        f"block tables of {step.sequences} requests of {step.length} tokens, which the worker sets "
+        "aside, since vLLM makes them after the caches",
     )
 
 
-def indices(
-    spec: DeepseekV4Spec, groups: Iterable[CacheGroup], step: Step, length: int
+def attention(
+    shape: Shape, groups: Iterable[CacheGroup], step: StepSize, facts: DeviceFacts | None
 ) -> Estimate:
-    """Indices of the rows that attention reads in the largest step, at the longest context.
-
-    vLLM measures a step without attention, so it does not see them.
+    """What attention keeps and works on in the largest step, at the longest context.
 
     Args:
-        spec: the model.
+        shape: the model.
         groups: the groups of caches.
         step: the largest step.
-        length: tokens of a request.
+        facts: the device family; None for a CPU, whose kernels keep no copies of rows.
     """
-    place = 2 * _INDEX + 1
-    windows = sum(1 for group in groups if group.window == spec.sliding_window)
-    token = windows * spec.sliding_window * place
-    ratios = {spec.compress_ratio(layer) for layer in range(spec.num_hidden_layers)}
-    if 128 in ratios:
-        token += length // 128 * place
-    if 4 in ratios:
-        token += min(spec.index_topk, length // 4) * (place + _INDEX)
     return Estimate(
-        step.tokens * token,
-        f"rows that {step.tokens} tokens read at a context of {length}; vLLM's measurement runs "
-        "without attention, so they come out of what gpu_memory_utilization leaves; not run on "
+        _attention_bytes(shape, groups, step, facts),
+        f"indices, scores and gathered rows of {step.tokens} tokens at a context of {step.length}, "
+        "which the worker sets aside, since vLLM measures a step without attention; not run on "
         "hardware",
+    )
+
+
+def _attention_bytes(
+    shape: Shape, groups: Iterable[CacheGroup], step: StepSize, facts: DeviceFacts | None
+) -> int:
+    spec = shape.spec
+    total = metadata_bytes(([one.kind for one in group.caches] for group in groups), step)
+    if facts is None:
+        return total
+    return total + max(
+        layer_bytes(
+            facts,
+            step,
+            ratio=ratio,
+            heads=spec.num_attention_heads // shape.layout.tensor,
+            width=spec.head_dim,
+            window=spec.sliding_window,
+            top_k=spec.index_topk,
+            itemsize=shape.itemsize,
+        )
+        for ratio in {spec.compress_ratio(layer) for layer in range(spec.num_hidden_layers)}
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
+from ascend_attention.layers.output_projection import ProjectionPart
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import TensorRule, main_table, mtp_table
@@ -23,6 +24,8 @@ VOCABULARY_PADDING = 64
 """vLLM rounds a vocabulary up to this many rows before it splits it."""
 
 DRAFT = "MTP draft"
+_PROJECTION = re.compile(r"\.attn\.wo_[ab]\.weight$")
+_MXFP8_BLOCK = 32  # values that share a scale of one byte
 _PARTS = (
     (re.compile(r"^embed\."), "embedding"),
     (re.compile(r"^head\."), "output head"),
@@ -101,6 +104,8 @@ def weights_by_part(
     draft: bool = False,
     draft_owns: Container[str] = (),
     resolver: QuantizationResolver | None = None,
+    projection: ProjectionPart | None = None,
+    projection_quantised: bool = False,
 ) -> dict[str, int]:
     """Bytes of the fullest card by part of the model.
 
@@ -113,14 +118,20 @@ def weights_by_part(
         draft_owns: optional tensors of the draft that the checkpoint has; without them it shares
             the main model's embedding and head.
         resolver: of the checkpoint, for the format ``stored``.
+        projection: a card's part of the output projection; that of the unquantised variant for
+            such a layout if None.
+        projection_quantised: it is in MXFP8.
 
     Raises:
         InvalidInputError: ``layout.tensor`` does not divide the model.
     """
-    shard, held = _shard(spec, layout)
+    shard, held = _shard(spec, layout, projection)
 
     def measure(name: str, rule: TensorRule) -> int:
         shape = _local_shape(name, rule, spec, layout)
+        if projection_quantised and _PROJECTION.search(name):
+            count = torch.Size(shape).numel()
+            return count + count // _MXFP8_BLOCK
         if resolver is not None and weight_format is WeightFormat.STORED:
             return stored_bytes(name, rule, shape, dtype, resolver)
         return tensor_bytes(tensor_class(name, rule), shape, dtype, weight_format)
@@ -136,6 +147,15 @@ def weights_by_part(
     if draft:
         parts += _total(drafted, spec, held, lambda name: DRAFT, measure)
     return dict(parts)
+
+
+def check_layout(spec: DeepseekV4Spec, layout: Layout) -> None:
+    """Refuse cards that cannot share the model, and name how many can.
+
+    Raises:
+        InvalidInputError: ``layout.tensor`` does not divide the model.
+    """
+    _shard(spec, layout)
 
 
 def parameters(spec: DeepseekV4Spec) -> int:
@@ -248,12 +268,15 @@ def rotary_bytes(spec: DeepseekV4Spec, max_model_len: int, *, draft: bool = Fals
     return 2 * one * (2 if draft else 1)
 
 
-def _shard(spec: DeepseekV4Spec, layout: Layout) -> tuple[Shard, int]:
+def _shard(
+    spec: DeepseekV4Spec, layout: Layout, projection: ProjectionPart | None = None
+) -> tuple[Shard, int]:
     """The share of a card, and the number of experts that it holds."""
     vocabulary = (0, min(spec.vocab_size, _vocabulary_rows(spec, layout)))
     if layout.expert == 1:
-        return Shard.of(spec, layout.tensor, 0, vocabulary), spec.n_routed_experts
-    whole = Shard.of(replace(spec, moe_intermediate_size=layout.tensor), layout.tensor, 0, (0, 0))
+        return Shard.of(spec, layout.tensor, 0, vocabulary, projection), spec.n_routed_experts
+    even = replace(spec, moe_intermediate_size=layout.tensor)
+    whole = Shard.of(even, layout.tensor, 0, (0, 0), projection)
     inter = spec.moe_intermediate_size
     shared = inter * spec.n_shared_experts
     if shared % layout.tensor:

@@ -49,6 +49,18 @@ def test_caches_get_what_is_left_of_the_share(engine: Engine, checkpoints: Check
     assert torch.npu.max_memory_allocated() <= asked
 
 
+def test_a_full_step_at_the_longest_context_stays_within_what_was_set_aside(
+    engine: Engine,
+) -> None:
+    """vLLM measures a step without attention, whose indices come on top of it."""
+    (found,) = engine.llm.collective_rpc("memory_figures")
+    held = torch.npu.memory_allocated()
+    torch.npu.reset_peak_memory_stats()
+    engine.generate(random_prompt(1020, 512, seed=3), 2)
+    peak = torch.npu.max_memory_allocated() - held
+    assert found["activations"] < peak <= found["activations"] + found["attention"]
+
+
 @pytest.mark.parametrize("call", ["sleep", "wake_up"])
 def test_sleep_is_refused(engine: Engine, call: str) -> None:
     with pytest.raises(Exception, match=r"sleep mode.*Stop the engine"):

@@ -23,6 +23,10 @@ from ascend_models_deepseek.testing import (
     random_prompt,
     write_checkpoint,
 )
+from ascend_vllm_plugin.planning.plan import make_plan
+from ascend_vllm_plugin.planning.request import PlanRequest
+from ascend_vllm_plugin.planning.source import read_model
+from ascend_vllm_plugin.planning.weights import Layout
 
 from ..harness import Checkpoints, EnginePool, Request
 
@@ -139,6 +143,40 @@ def test_greedy_tokens_are_those_of_transformers(name: str, folder: Path) -> Non
         assert result["buffers"] == ["o_proj_send", "o_proj_received"]
     # A replica without requests takes part in every replay of the other.
     assert found[0]["replays"] == found[1]["replays"] >= 3
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_rank_loads_what_was_planned(name: str, folder: Path) -> None:
+    """Weights exactly; with rotary tables and the buffers of fixed address within 1 %."""
+    index, settings = list(RUNS).index(name), RUNS[name]["settings"]
+    tensor = settings.get("tensor_parallel_size", 1)
+    data = settings.get("data_parallel_size", 1)
+    exchange = settings.get("additional_config", {}).get("o_proj_tensor_parallel_size", 1)
+    request = PlanRequest(
+        "A3",
+        Layout(tensor, data, RANKS),
+        max_model_len=256,
+        dtype="float32",
+        memory_bytes=64 * 1024**3,
+        max_num_batched_tokens=100,
+        max_num_seqs=2,
+        speculative_tokens=2,
+        capture_sizes=tuple(GRAPH_SIZES),
+        o_proj_tensor_parallel_size=exchange,
+    )
+    plan = make_plan(read_model(folder / name), request)
+    assert plan.projection.variant.layout == {1: "olora_tp", 2: "otp"}[exchange]
+    exchanged = plan.projection.buffer_bytes(GRAPH_SIZES[-1], 4)
+    streams = 100 * plan.source.spec.hc_mult * plan.source.spec.hidden_size * 4
+    planned = sum(plan.weights.values()) + plan.rotary_bytes + exchanged + streams
+    for rank in range(RANKS):
+        found = json.loads((folder / f"result.{rank}.json").read_text())[index]["memory"]
+        # The plan is for the fullest card.
+        assert found["weights"] <= sum(plan.weights.values())
+        assert found["loaded"] <= 1.01 * planned
+        if rank == 0:
+            assert found["weights"] == sum(plan.weights.values())
+            assert found["loaded"] == pytest.approx(planned, rel=0.01)
 
 
 @pytest.mark.usefixtures("family")

@@ -42,6 +42,7 @@ class Case:
     drafted: int = 0
     sizes: tuple[int, ...] = field(default=())
     rows: str = "family"
+    o_proj: str = "auto"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -53,7 +54,11 @@ class Case:
             "gpu_memory_utilization": SHARE,
             "enforce_eager": not self.sizes,
             "skip_tokenizer_init": True,
-            "additional_config": {"device_family": self.family, "cache_dtype": self.rows},
+            "additional_config": {
+                "device_family": self.family,
+                "cache_dtype": self.rows,
+                "o_proj": self.o_proj,
+            },
         }
         if self.block:
             settings["block_size"] = self.block
@@ -76,6 +81,7 @@ CASES = {
     "A2-vocabulary": Case("A2", WIDE_VOCABULARY, step=40, requests=31),
     "A2-blocks": Case("A2", C4_ONLY, block=512),
     "A5": Case("A5", MANY_HEADS),
+    "A5-fp8": Case("A5", SPECS["tensor_parallel"], sizes=(2, 16), o_proj="fp8"),
     "A5-mtp": Case("A5", MANY_HEADS, "float16", drafted=2, step=250),
 }
 
@@ -124,6 +130,7 @@ def planned(folder: Path, case: Case, *, in_flight: int) -> Plan:
         async_scheduling=in_flight > case.step,
         graphs=bool(case.sizes),
         capture_sizes=case.sizes or None,
+        o_proj=case.o_proj,
     )
     return make_plan(read_model(folder), request)
 
@@ -139,6 +146,7 @@ def test_the_engine_allocates_what_was_planned(case: Case, tmp_path: Path) -> No
     assert found["captured"] == len(plan.request.captures.sizes)
     assert found["caches"] == found["num_blocks"] * plan.pool.stride
     assert found["block_tables"] == plan.block_tables.bytes
+    assert found["attention"] == plan.attention.bytes + plan.block_tables.bytes
     held = found["loaded"] + found["buffers"]
     assert held == pytest.approx(
         found["weights"] + plan.rotary_bytes + plan.buffers.bytes, abs=share

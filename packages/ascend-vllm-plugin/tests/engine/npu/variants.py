@@ -3,7 +3,8 @@
 Usage: variants.py ARGUMENTS.json RANK, where the arguments hold a list of `runs`, each with
 `settings` (of `vllm.LLM`), `port`, `prompts` (of each data-parallel replica, by its rank) and
 `count`. Writes `result.RANK.json` beside the arguments: for each run the tokens, the sizes of the
-graphs, how many replays there were, the experts of a layer, and the names of the static buffers.
+graphs, how many replays there were, the experts of a layer, the names of the static buffers, and
+the worker's figures of its memory.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def _generated(run: dict[str, Any], rank: int) -> dict[str, Any]:
     before = counters()
     outputs = llm.generate(prompts, params, use_tqdm=False)
     done = counters() - before
-    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.model_runner
+    worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker
+    runner = worker.model_runner
     model = runner.get_model()
     result = {
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
@@ -52,8 +54,9 @@ def _generated(run: dict[str, Any], rank: int) -> dict[str, Any]:
         "buffers": [
             name for name in ("o_proj_send", "o_proj_received") if name in model.static_buffers
         ],
+        "memory": worker.memory_figures(),
     }
-    del llm, runner, model
+    del llm, worker, runner, model
     gc.collect()
     cleanup_dist_env_and_memory()
     return result

@@ -21,7 +21,11 @@ from ascend_ops_core.ops.quantization.kernels import (
 )
 from ascend_ops_core.tiling import block_of, next_power_of_two
 
-from ascend_attention.ops.indexer.selection import best_entries, entries_in_order
+from ascend_attention.ops.indexer.selection import (
+    best_entries,
+    entries_in_order,
+    tokens_at_once,
+)
 
 # The smallest sides of a product: rows as the matrix unit takes them; with fewer than 64 summed
 # float8 values the compiler for A5 crashes.
@@ -37,9 +41,6 @@ _QUANTIZED_BYTES = 40
 
 # Units of work per matrix core, so that a core with short requests takes more of them.
 _UNITS_PER_CORE = 4
-
-# Scores of one launch, in elements: bounds the memory of long contexts.
-_MOST_SCORES = 1 << 26
 
 
 @triton.jit
@@ -289,7 +290,7 @@ def select_entries(
     """
     chosen = entries_in_order(visible, top_k)
     if most_entries > top_k:
-        tile = max(1, _MOST_SCORES // most_entries)
+        tile = tokens_at_once(most_entries)
         for start in range(0, query.shape[0], tile):
             part = slice(start, start + tile)
             scores = indexer_scores(

@@ -7,6 +7,14 @@ from __future__ import annotations
 
 import torch
 
+# Scores that are held at once, in elements: bounds the memory of long contexts.
+_MOST_SCORES = 1 << 26
+
+
+def tokens_at_once(width: int) -> int:
+    """Tokens whose scores of ``width`` entries are held at the same time on an NPU."""
+    return max(1, _MOST_SCORES // max(width, 1))
+
 
 def entries_in_order(visible: torch.Tensor, top_k: int) -> torch.Tensor:
     """``[T, top_k]`` int64: the first entries that each token sees, then -1.

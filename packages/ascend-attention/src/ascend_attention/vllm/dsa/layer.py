@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from ascend_ops_core.devices import DeviceFacts
 from torch import nn
 
 from ascend_attention.caches import CacheRole, layer_caches
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
+from ascend_attention.step_bytes import StepSize, layer_bytes
 from ascend_attention.vllm.dsa.cache_layers import (
     AscendCompressorStateCache,
     AscendDeepseekV4CompressedCache,
@@ -93,7 +95,23 @@ class DSAAttention(nn.Module):
         }
         self.caches = nn.ModuleDict({str(role): cache for role, cache in caches.items()})
         self.impl = AscendDSAImpl(shape.head_dim**-0.5, sinks, caches, compressor, indexer)
+        self._shape = shape
+        self._itemsize = dtype.itemsize
 
     def forward(self, inputs: DSAInputs) -> torch.Tensor:
         """Attention output ``[T, num_heads, D]``; zeros in a dummy run."""
         return self.impl.forward(inputs)
+
+    def working_bytes(self, facts: DeviceFacts, step: StepSize) -> int:
+        """Bytes that this layer's attention works on in a step, besides its input and output."""
+        shape, indexer = self._shape, self.impl.indexer
+        return layer_bytes(
+            facts,
+            step,
+            ratio=shape.compress_ratio,
+            heads=shape.num_heads,
+            width=shape.head_dim,
+            window=shape.sliding_window,
+            top_k=0 if indexer is None else indexer.top_k,
+            itemsize=self._itemsize,
+        )

@@ -1,0 +1,121 @@
+"""Device memory that attention takes in a step, from sizes alone.
+
+vLLM measures a step without attention, since there are no caches yet, so what attention keeps and
+works on has to be counted. Counted are the tensors of the NPU path; workspaces inside operators are
+not known without hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ascend_ops_core.devices import DeviceFacts
+
+from ascend_attention.caches import CacheKind, CacheRole, overlap_of
+from ascend_attention.ops.indexer.selection import tokens_at_once
+from ascend_attention.ops.sparse_attention.plan import plan
+
+_FLOAT32, _INDEX, _FLAG = 4, 8, 1
+_PLACE = 2 * _INDEX  # block and offset
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """The largest step.
+
+    Attributes:
+        tokens: tokens of the step.
+        sequences: requests of the step.
+        length: context length of a request, at most.
+    """
+
+    tokens: int
+    sequences: int
+    length: int
+
+
+def metadata_bytes(groups: Iterable[Iterable[CacheKind]], step: StepSize) -> int:
+    """Bytes of the indices that layers share, which are kept until the step ends.
+
+    Args:
+        groups: for every group of caches with one block table the kinds of its caches.
+        step: the largest step.
+    """
+    made = [set(kinds) for kinds in groups]
+    kinds = set().union(*made)
+    windows = {one.window for one in kinds if one.role is CacheRole.SLIDING_WINDOW}
+    ratios = {one.compress_ratio for one in kinds} - {0}
+    layout = step.tokens * (2 + sum(window or 0 for window in windows) + len(ratios)) * _INDEX
+    layout += sum(_closed(ratio, step) * 2 * _INDEX for ratio in ratios)
+    return layout + sum(_index_bytes(one, step) for kinds in made for one in kinds)
+
+
+def layer_bytes(
+    facts: DeviceFacts,
+    step: StepSize,
+    *,
+    ratio: int,
+    heads: int,
+    width: int,
+    window: int,
+    top_k: int,
+    itemsize: int,
+) -> int:
+    """Bytes that one layer's attention works on besides its input and output.
+
+    Args:
+        facts: the device family.
+        step: the largest step.
+        ratio: compress ratio of the layer.
+        heads: query heads of the rank.
+        width: values of a head.
+        window: tokens of the sliding window.
+        top_k: entries that the indexer of a layer of ratio 4 keeps.
+        itemsize: bytes of a value of the model's dtype.
+    """
+    entries = step.length // ratio if ratio else 0
+    chosen = scores = 0
+    if ratio == 4:
+        chosen = step.tokens * top_k * (_INDEX + _PLACE + _FLAG)
+        if entries > top_k:
+            tile = min(step.tokens, tokens_at_once(entries))
+            scores = tile * (entries * _FLOAT32 + top_k * (_FLOAT32 + 2 * _INDEX))
+    widths = [window, *([top_k if ratio == 4 else entries] if ratio else [])]
+    cut = plan(facts, step.tokens, heads, width, widths, itemsize)
+    gathered = cut.tokens * cut.columns * (cut.padded * itemsize + _FLOAT32)
+    if cut.splits > 1:
+        gathered += cut.tokens * cut.splits * heads * (width + 2) * _FLOAT32
+    return chosen + max(scores, gathered)
+
+
+def block_table_bytes(block_tokens: Iterable[int], step: StepSize) -> int:
+    """Bytes of vLLM's block tables and slots, which it makes after the caches.
+
+    Args:
+        block_tokens: tokens of a block of every group.
+        step: the largest step.
+    """
+    return sum(
+        step.sequences * -(-step.length // tokens) * 4 + step.tokens * _INDEX
+        for tokens in block_tokens
+    )
+
+
+def _closed(ratio: int, step: StepSize) -> int:
+    """Entries that a step may complete."""
+    return min(step.tokens, step.tokens // ratio + step.sequences)
+
+
+def _index_bytes(kind: CacheKind, step: StepSize) -> int:
+    """Bytes of what :mod:`ascend_attention.vllm.dsa.metadata` makes for one kind in one group."""
+    tokens, ratio = step.tokens, kind.compress_ratio
+    if kind.role is CacheRole.SLIDING_WINDOW:
+        return tokens * (_PLACE + (kind.window or 0) * (_PLACE + _FLAG))
+    closed = _closed(ratio, step)
+    if kind.role in (CacheRole.COMPRESSOR_STATE, CacheRole.INDEX_STATE):
+        return tokens * _PLACE + closed * overlap_of(ratio) * ratio * _PLACE
+    found = closed * _PLACE
+    if kind.role is CacheRole.COMPRESSED and ratio == 128:
+        found += tokens * (step.length // ratio) * (_PLACE + _FLAG)
+    return found
