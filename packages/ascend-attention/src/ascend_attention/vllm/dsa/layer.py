@@ -18,6 +18,7 @@ from ascend_attention.vllm.dsa.cache_layers import (
     PagedCacheLayer,
 )
 from ascend_attention.vllm.dsa.impl import AscendDSAImpl, DSAInputs
+from ascend_attention.vllm.dsa.parts import DSAParts
 
 _LAYER_OF_ROLE: dict[CacheRole, type[PagedCacheLayer]] = {
     CacheRole.SLIDING_WINDOW: AscendDeepseekV4SWACache,
@@ -92,7 +93,8 @@ class DSAAttention(nn.Module):
             role: _LAYER_OF_ROLE[role](kind, f"{prefix}.{role}") for role, kind in kinds.items()
         }
         self.caches = nn.ModuleDict({str(role): cache for role, cache in caches.items()})
-        self.impl = AscendDSAImpl(shape.head_dim**-0.5, sinks, caches, compressor, indexer)
+        parts = DSAParts(shape.head_dim**-0.5, sinks, caches, compressor, indexer)
+        self.impl = AscendDSAImpl(parts)
 
     def forward(self, inputs: DSAInputs) -> torch.Tensor:
         """Attention output ``[T, num_heads, D]``; zeros in a dummy run."""
