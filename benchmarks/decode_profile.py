@@ -13,13 +13,14 @@ from benchmarks.workload import Workload
 # (label, end of the file's path, function); nested parts are indented.
 _PARTS = (
     ("model", "deepseek_v4/model.py", "forward"),
-    (". decoder layers", "deepseek_v4/few_tokens.py", "run"),
-    (". . up to attention", "deepseek_v4/cpu_layer.py", "before_attention"),
-    (". . selection and attention", "dsa/few_tokens.py", "attend"),
-    (". . from attention to routing", "deepseek_v4/cpu_layer.py", "behind_attention"),
-    (". . experts", "deepseek_v4/cpu_layer.py", "experts"),
-    (". . metadata of all caches", "dsa/impl.py", "metadata"),
-    (". . entries that are completed", "dsa/few_tokens.py", "finish_entries"),
+    (". decoder layers", "deepseek_v4/few_tokens.py", "run_layers"),
+    (". . where a step's rows lie", "dsa/few_tokens.py", "step"),
+    (". . hyper-connections, mixing", "ops/hyper_connection/cpu.py", "pre_few"),
+    (". . hyper-connections, spreading", "ops/hyper_connection/cpu.py", "spread"),
+    (". . query and key-value rows", "ops/mla/cpu.py", "prologue_few"),
+    (". . caches, selection, attention", "layers/cpu_few_tokens.py", "attention_step"),
+    (". . output projection", "ops/mla/cpu.py", "epilogue_few"),
+    (". . experts", "ops/experts/cpu.py", "experts_few"),
     ("projection to logits", "ops/linear/cpu.py", "linear"),
 )
 
@@ -39,9 +40,14 @@ class Part(NamedTuple):
 
 
 def run(checkpoint: Path, dtype: str, batch: int) -> list[Part]:
-    """Cumulative time of the parts over 64 decode steps, the profiler's own cost included."""
+    """Cumulative time of the parts over 64 decode steps, the profiler's own cost included.
+
+    A layer's kernels are called one by one, as one call would show nothing of them.
+    """
+    from ascend_models_deepseek.deepseek_v4 import cpu_layer
     from vllm import SamplingParams
 
+    cpu_layer.layer_step = cpu_layer.layer_step.py_func
     llm = peer_ours.engine(checkpoint, dtype)
     workload = Workload(dtype, batch)
     peer_ours.serve_round(llm, workload.prompts(-1), 8, "warm-up")

@@ -13,7 +13,8 @@ from ascend_attention.layers.indexer import DeepseekV4Indexer
 from ascend_attention.step import StepLayout
 from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
 from ascend_attention.vllm.dsa.impl import AscendDSAImpl, DSAInputs
-from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata, build_metadata
+from ascend_attention.vllm.dsa.metadata import DeferredDSAMetadata
+from ascend_attention.vllm.dsa.parts import DSAParts
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
 from torch import nn
 
@@ -37,11 +38,11 @@ class Cache(PagedCacheLayer):
     def __init__(self, kind: CacheKind, kv_cache: torch.Tensor, table: torch.Tensor) -> None:
         nn.Module.__init__(self)
         self.kind, self.table = kind, table
-        self.meta: AscendDSAMetadata | None = None
+        self.given: DeferredDSAMetadata | None = None
         self.bind_kv_cache(kv_cache)
 
-    def metadata(self) -> AscendDSAMetadata | None:
-        return self.meta
+    def step(self) -> DeferredDSAMetadata | None:
+        return self.given
 
     def slots(self, batch: list[tuple[int, int]]) -> torch.Tensor:
         size = self.kind.block_tokens
@@ -77,7 +78,8 @@ def attention(ratio: int, dtype: torch.dtype) -> AscendDSAImpl:
     )
     caches = {role: _cache(kind) for role, kind in kinds.items()}
     sinks = nn.Parameter(torch.randn(HEADS), requires_grad=False)
-    return AscendDSAImpl(WIDTH**-0.5, sinks, caches, compressor, indexer)  # type: ignore[arg-type]
+    parts = DSAParts(WIDTH**-0.5, sinks, caches, compressor, indexer)  # type: ignore[arg-type]
+    return AscendDSAImpl(parts)
 
 
 def _cache(kind: CacheKind) -> Cache:
@@ -94,11 +96,12 @@ def step(
     """Run a step; the token ``skipped`` has no slot, like padding."""
     starts = torch.tensor([0, *(new for _, new in batch)]).cumsum(0)
     layout = StepLayout.build(starts, [before + new for before, new in batch])
-    for cache in impl.caches.values():
+    for cache in impl.parts.caches.values():
         slots = cache.slots(batch)  # type: ignore[attr-defined]
         if skipped is not None:
             slots[skipped] = -1
-        cache.meta = build_metadata(cache.kind, layout, cache.table, slots)  # type: ignore[attr-defined]
+        given = DeferredDSAMetadata(cache.kind, lambda: layout, cache.table, slots)  # type: ignore[attr-defined]
+        cache.given = given  # type: ignore[attr-defined]
     tokens = layout.num_tokens
     generator = torch.Generator().manual_seed(tokens)
 
@@ -137,18 +140,18 @@ def test_fused_step_is_the_chain_of_operators(
         # The same arithmetic, of which a compiler may regroup sums: a rounding step apart.
         tolerance = 1e-5 if dtype == torch.float32 else 2e-2
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-        for role, cache in fused.caches.items():
+        for role, cache in fused.parts.caches.items():
             torch.testing.assert_close(
-                cache.kv_cache, chain.caches[role].kv_cache, rtol=tolerance, atol=tolerance
+                cache.kv_cache, chain.parts.caches[role].kv_cache, rtol=tolerance, atol=tolerance
             )
 
 
 def test_a_row_outside_a_cache_changes_nothing() -> None:
     impl = attention(4, torch.float32)
-    cache = impl.caches[CacheRole.SLIDING_WINDOW]
+    cache = impl.parts.caches[CacheRole.SLIDING_WINDOW]
     cache.table[0, 0] = cache.kv_cache.shape[0]  # type: ignore[attr-defined]
-    before = {role: one.kv_cache.clone() for role, one in impl.caches.items()}
+    before = {role: one.kv_cache.clone() for role, one in impl.parts.caches.items()}
     with pytest.raises(IndexError, match="outside its cache"):
         step(impl, [(0, 1)], torch.float32, None)
-    for role, one in impl.caches.items():
+    for role, one in impl.parts.caches.items():
         assert torch.equal(one.kv_cache, before[role])

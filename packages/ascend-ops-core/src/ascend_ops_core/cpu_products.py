@@ -10,17 +10,10 @@ import numpy as np
 from numba import njit
 
 from ascend_ops_core.cpu_numeric import FASTMATH, narrow, widen
+from ascend_ops_core.cpu_stream import streamed_dot
 
 # Weight rows of one parallel task: small enough to balance, large enough to amortise its start.
 ROWS_PER_TASK = 16
-
-
-@njit(fastmath=FASTMATH, cache=True)
-def _dot(x, w):  # type: ignore[no-untyped-def]
-    a = np.float32(0)
-    for k in range(x.shape[0]):
-        a += x[k] * widen(w[k])
-    return a
 
 
 @njit(fastmath=FASTMATH, cache=True)
@@ -85,7 +78,7 @@ def product(x, t0, t1, w, first, last, out, column):  # type: ignore[no-untyped-
     if t1 - t0 == 1:
         # Row after row is one stream for the prefetcher, which several rows at once are not.
         while n < last:
-            out[0, shift + n] = narrow(out, _dot(x[t0], w[n]))
+            out[0, shift + n] = narrow(out, streamed_dot(x[t0], w[n]))
             n += 1
     while n + 2 <= last:
         w0 = w[n]
@@ -115,12 +108,12 @@ def product(x, t0, t1, w, first, last, out, column):  # type: ignore[no-untyped-
             out[r + 1, c + 1] = narrow(out, b1)
             t += 2
         if t < t1:
-            out[t - t0, c] = narrow(out, _dot(x[t], w0))
-            out[t - t0, c + 1] = narrow(out, _dot(x[t], w1))
+            out[t - t0, c] = narrow(out, streamed_dot(x[t], w0))
+            out[t - t0, c + 1] = narrow(out, streamed_dot(x[t], w1))
         n += 2
     if n < last:
         for t in range(t0, t1):
-            out[t - t0, shift + n] = narrow(out, _dot(x[t], w[n]))
+            out[t - t0, shift + n] = narrow(out, streamed_dot(x[t], w[n]))
 
 
 @njit(fastmath=FASTMATH, cache=True)

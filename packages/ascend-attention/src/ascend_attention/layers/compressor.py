@@ -57,6 +57,11 @@ class Compressor(nn.Module):
         )
         self.norm = nn.Parameter(torch.empty(head_dim, dtype=torch.float32), requires_grad=False)
 
+    @property
+    def rotary(self) -> ComplexExpRotaryEmbedding:
+        """The table of the compressed branch."""
+        return self._rotary[0]
+
     def project(self, hidden: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         """State rows of some tokens.
 
@@ -111,6 +116,6 @@ class Compressor(nn.Module):
     def _normed(
         self, pooled: torch.Tensor, entry: torch.Tensor, dtype: torch.dtype
     ) -> torch.Tensor:
-        cos, sin = self._rotary[0].gather(entry * self.ratio)
+        cos, sin = self.rotary.gather(entry * self.ratio)
         rows = pooled.to(dtype).unsqueeze(1)
         return rms_norm_rotary(rows, self.norm, self.norm_eps, cos, sin).squeeze(1)

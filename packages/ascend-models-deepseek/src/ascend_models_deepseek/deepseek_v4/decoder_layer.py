@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from ascend_ops_core.layers.hyper_connection import HyperConnection
 from torch import nn
@@ -9,7 +11,7 @@ from torch import nn
 from ascend_models_deepseek.deepseek_v4.attention import DeepseekV4Attention
 from ascend_models_deepseek.deepseek_v4.build import Build, parameter
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_models_deepseek.deepseek_v4.few_tokens import FewTokensLayer
+from ascend_models_deepseek.deepseek_v4.few_tokens import FewTokensLayer, run_layers
 from ascend_models_deepseek.deepseek_v4.moe import DeepseekV4MoE
 from ascend_models_deepseek.deepseek_v4.rotation import StepRotation
 
@@ -33,19 +35,44 @@ class DeepseekV2DecoderLayer(nn.Module):
         self.attn = DeepseekV4Attention(build, layer, f"{prefix}.attn")
         self.ffn = DeepseekV4MoE(build, layer)
         self.tensor_parallel = build.tensor_parallel
-        self._few_tokens = FewTokensLayer(self)
+        self.few_tokens = FewTokensLayer(self)
 
     def forward(
         self, streams: torch.Tensor, input_ids: torch.Tensor, rotation: StepRotation
     ) -> torch.Tensor:
         """New streams ``[T, n, H]``."""
-        new = self._few_tokens.run(streams, input_ids, rotation)
-        if new is not None:
-            return new
+        return run_decoder([self], streams, input_ids, rotation)
+
+    def run_operators(
+        self, streams: torch.Tensor, input_ids: torch.Tensor, rotation: StepRotation
+    ) -> torch.Tensor:
+        """New streams ``[T, n, H]``, for any number of tokens on any device."""
         hidden, plan = self.hc_attn.pre(streams, self.attn_norm)
         streams = self.hc_attn.post(self.attn(hidden, rotation), streams, plan)
         hidden, plan = self.hc_ffn.pre(streams, self.ffn_norm)
         return self.hc_ffn.post(self.ffn(hidden, input_ids), streams, plan)
+
+
+def run_decoder(
+    layers: Sequence[DeepseekV2DecoderLayer],
+    streams: torch.Tensor,
+    input_ids: torch.Tensor,
+    rotation: StepRotation,
+) -> torch.Tensor:
+    """Streams ``[T, n, H]`` behind some layers.
+
+    Args:
+        layers: in order, at least one.
+        streams: ``[T, n, H]``.
+        input_ids: ``[T]`` integer.
+        rotation: the step's.
+    """
+    new = run_layers([layer.few_tokens for layer in layers], streams, input_ids, rotation)
+    if new is not None:
+        return new
+    for layer in layers:
+        streams = layer.run_operators(streams, input_ids, rotation)
+    return streams
 
 
 def _hyper_connection(spec: DeepseekV4Spec) -> HyperConnection:

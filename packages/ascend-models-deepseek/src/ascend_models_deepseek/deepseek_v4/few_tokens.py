@@ -1,10 +1,10 @@
-"""Runs a decoder layer's step of a few tokens on a CPU by the kernels of ``cpu_layer.py``."""
+"""Runs decoder layers in a step of a few tokens on a CPU by the kernel of ``cpu_layer.py``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,8 @@ from ascend_attention.caches import CacheRole
 from ascend_attention.layers.output_projection import OutputProjection
 from ascend_attention.vllm.dsa.few_tokens import FewTokensOnCPU, refuse_rows
 from ascend_ops_core.cpu_kernels import CpuKernels
+from ascend_ops_core.parameter_watch import ParameterWatch
+from torch import nn
 
 from ascend_models_deepseek.deepseek_v4.rotation import StepRotation
 
@@ -27,133 +29,30 @@ _NO_TABLE = np.zeros((0, 0), dtype=np.int32)
 _NO_BIAS = np.zeros(0, dtype=np.float32)
 
 
-class FewTokensLayer:
-    """One decoder layer, for steps of a few tokens of one process on a CPU.
+class LayerWeights(NamedTuple):
+    """What a layer reads besides its attention's caches.
 
-    Args:
-        layer: the layer, whose weights are read where they lie.
+    Attributes:
+        before: arguments of ``pre_few`` of the attention block, between streams and results.
+        prologue: weights and epsilon of ``prologue_few``.
+        epilogue: weights of ``epilogue_few``.
+        between: arguments of ``pre_few`` of the expert block.
+        routing: gate ``[E, H]``, experts ``[V, k]`` of every token (of no rows where scores
+            choose), bias ``[E]`` float32 (of no values where tokens do), code of the scoring
+            function, whether weights sum to 1, factor on weights.
+        experts: ``[E, 2 * I, H]``, ``[E, H, I]``, shared ``[2 * S, H]`` and ``[H, S]``, of no rows
+            without a shared expert, and the limit of the activation.
     """
 
-    def __init__(self, layer: DeepseekV2DecoderLayer) -> None:
-        self.layer = layer
-        self.attention: FewTokensOnCPU = layer.attn.dsa.impl.few_tokens
-        self._fits: dict[torch.dtype, bool] = {}
-        self._scratch: dict[int, _Scratch] = {}
-
-    def run(
-        self, streams: torch.Tensor, input_ids: torch.Tensor, rotation: StepRotation
-    ) -> torch.Tensor | None:
-        """New streams ``[T, n, H]``, or None for a step that the layer's operators have to do.
-
-        Raises:
-            IndexError: a row lies outside its cache.
-            InvalidInputError: a token id outside the table of hash routing.
-        """
-        layer = self.layer
-        if not self._takes(streams):
-            return None
-        metas = layer.attn.dsa.impl.metadata()
-        kernels, attention = _cpu.load(), self.attention
-        if metas is None or kernels is None:
-            return None
-        if metas[CacheRole.SLIDING_WINDOW].layout.num_tokens != streams.shape[0]:
-            return None
-        attend = attention.kernels(streams)
-        if attend is None:
-            return None
-        made = self._scratch.get(streams.shape[0])
-        if made is None:
-            made = self._scratch[streams.shape[0]] = _Scratch.of(layer, streams)
-        as_numpy = kernels.as_numpy
-        x = as_numpy(streams)
-        cos, sin = rotation.compress if layer.attn.compressed else rotation.main
-        cos, sin = as_numpy(cos), as_numpy(sin)
-        attn, moe = layer.attn, layer.ffn
-        writes = attention.writes(attend, metas, made.hidden, cos, sin)
-        if not kernels.before_attention(
-            x,
-            _connection(kernels, layer.hc_attn, layer.attn_norm),
-            made.hidden,
-            made.post,
-            made.comb,
-            (
-                as_numpy(attn.wqa_wkv),
-                as_numpy(attn.wq_b),
-                as_numpy(attn.q_norm),
-                as_numpy(attn.kv_norm),
-                np.float32(attn.norm_eps),
-            ),
-            cos,
-            sin,
-            made.latent,
-            made.query,
-            made.kv,
-            writes.arguments,
-        ):
-            refuse_rows()
-        attention.finish_entries(metas, streams.dtype)
-        attention.attend(attend, metas, writes, made.query, made.attended)
-        if not kernels.behind_attention(
-            made.attended,
-            as_numpy(attn.o_proj.wo_a),
-            as_numpy(attn.o_proj.wo_b),
-            cos,
-            sin,
-            made.out,
-            x,
-            made.post,
-            made.comb,
-            made.between,
-            _connection(kernels, layer.hc_ffn, layer.ffn_norm),
-            made.hidden,
-            as_numpy(moe.gate),
-            made.logits,
-            as_numpy(input_ids),
-            as_numpy(moe.tid2eid) if moe.is_hash else _NO_TABLE,
-            _NO_BIAS if moe.is_hash else as_numpy(moe.gate_bias),
-            kernels.SCORING_CODES[moe.scoring],
-            moe.renormalize,
-            np.float32(moe.scale),
-            made.weights,
-            made.ids,
-        ):
-            # The operator names what is wrong.
-            moe.route(torch.zeros(made.logits.shape), input_ids)
-            raise IndexError("a token or one of its experts lies outside the routing table")
-        new = torch.empty_like(streams)
-        w13, w2 = as_numpy(moe.experts.w13), as_numpy(moe.experts.w2)
-        shared = w13[0, :0], w2[0, :, :0].reshape(w2.shape[1], 0)
-        if moe.shared_experts is not None:
-            shared = as_numpy(moe.shared_experts.w13), as_numpy(moe.shared_experts.w2)
-        kernels.experts(
-            made.hidden,
-            w13,
-            w2,
-            *shared,
-            made.weights,
-            made.ids,
-            np.float32(moe.experts.swiglu_limit or np.inf),
-            made.out,
-            made.between,
-            made.post,
-            made.comb,
-            as_numpy(new),
-        )
-        return new
-
-    def _takes(self, streams: torch.Tensor) -> bool:
-        alone = not self.layer.tensor_parallel and self.layer.ffn.runner is None
-        if not streams.is_cpu or not alone or torch.compiler.is_compiling():
-            return False
-        if _cpu.usable(streams) is None or not streams.is_contiguous():
-            return False
-        if streams.dtype not in self._fits:
-            self._fits[streams.dtype] = _weights_fit(self.layer, streams.dtype)
-        return self._fits[streams.dtype]
+    before: tuple[Any, ...]
+    prologue: tuple[Any, ...]
+    epilogue: tuple[Any, ...]
+    between: tuple[Any, ...]
+    routing: tuple[Any, ...]
+    experts: tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class _Scratch:
+class Scratch(NamedTuple):
     """What the kernels of a layer pass on to each other in steps of one size.
 
     Attributes:
@@ -167,7 +66,7 @@ class _Scratch:
         out: ``[T, H]``, output of a block.
         between: ``[T, n, H]``, the streams between the blocks.
         logits: ``[T, E]``.
-        weights: ``[T, k]`` float32.
+        shares: ``[T, k]`` float32, weights of the experts.
         ids: ``[T, k]`` int64.
     """
 
@@ -181,11 +80,11 @@ class _Scratch:
     out: Array
     between: Array
     logits: Array
-    weights: Array
+    shares: Array
     ids: Array
 
     @classmethod
-    def of(cls, layer: DeepseekV2DecoderLayer, streams: torch.Tensor) -> _Scratch:
+    def of(cls, layer: DeepseekV2DecoderLayer, streams: torch.Tensor) -> Scratch:
         """For steps like ``streams [T, n, H]``."""
         tokens, n, hidden = streams.shape
         attn, moe = layer.attn, layer.ffn
@@ -207,9 +106,163 @@ class _Scratch:
             out=of_model(hidden),
             between=of_model(n, hidden),
             logits=of_model(moe.gate.shape[0]),
-            weights=np.empty((tokens, moe.top_k), dtype=np.float32),
+            shares=np.empty((tokens, moe.top_k), dtype=np.float32),
             ids=np.empty((tokens, moe.top_k), dtype=np.int64),
         )
+
+
+class FewTokensLayer:
+    """One decoder layer, for steps of a few tokens of one process on a CPU.
+
+    Args:
+        layer: the layer, whose weights are read where they lie.
+    """
+
+    def __init__(self, layer: DeepseekV2DecoderLayer) -> None:
+        self.layer = layer
+        self.impl = layer.attn.dsa.impl
+        self.attention: FewTokensOnCPU = self.impl.few_tokens
+        self.alone = not layer.tensor_parallel and layer.ffn.runner is None
+        self.compressed = layer.attn.compressed
+        self._watch = ParameterWatch(_parameters(layer))
+        self._known: tuple[Any, ...] = ()
+        self._weights: tuple[Any, ...] | None = None
+        self._scratch: dict[int, tuple[Any, ...]] = {}
+
+    def prepare(self, streams: torch.Tensor, rotation: StepRotation) -> tuple[Any, ...] | None:
+        """What the layer's kernel takes besides streams ``[T, n, H]``, tokens and the result.
+
+        None for a step that the layer's operators have to do.
+
+        Raises:
+            IndexError: a row lies beyond a block table.
+        """
+        # The attention's kernels take only a few tokens on a CPU, which it looks at first.
+        if not self.alone:
+            return None
+        attend = self.attention.kernels(streams)
+        kernels = None if attend is None else _cpu.load()
+        if attend is None or kernels is None or not streams.is_contiguous():
+            return None
+        weights = self._current_weights(kernels, streams.dtype)
+        steps = self.impl.steps()
+        if weights is None or steps is None:
+            return None
+        if steps[CacheRole.SLIDING_WINDOW].layout.num_tokens != streams.shape[0]:
+            return None
+        scratch = self._scratch.get(streams.shape[0])
+        if scratch is None:
+            scratch = kernels.plain(Scratch.of(self.layer, streams))
+            self._scratch[streams.shape[0]] = scratch
+        return (
+            *rotation.on_host[1 if self.compressed else 0],
+            weights,
+            self.attention.arrays,
+            self.attention.step(attend, steps),
+            self.attention.scratch(attend, streams),
+            scratch,
+        )
+
+    def refuse(self, result: int, tokens: torch.Tensor) -> None:
+        """Raise for what the layer's kernel has refused.
+
+        Raises:
+            IndexError: a row lies outside its cache.
+            InvalidInputError: a token id outside the table of hash routing.
+        """
+        kernels = _cpu.load()
+        assert kernels is not None
+        if result == kernels.ROWS:
+            refuse_rows()
+        moe = self.layer.ffn
+        # The operator names what is wrong.
+        moe.route(moe.gate.new_zeros((tokens.shape[0], moe.gate.shape[0])), tokens)
+        raise IndexError("a token or one of its experts lies outside the routing table")
+
+    def _current_weights(self, kernels: ModuleType, dtype: torch.dtype) -> tuple[Any, ...] | None:
+        """:class:`LayerWeights`, plain, or None where they are none that the kernels take."""
+        known = dtype, self._watch.addresses()
+        if known != self._known:
+            self._known, self._scratch = known, {}
+            fit = _weights_fit(self.layer, dtype)
+            self._weights = kernels.plain(_weights(kernels, self.layer)) if fit else None
+        return self._weights
+
+
+def run_layers(
+    layers: Sequence[FewTokensLayer],
+    streams: torch.Tensor,
+    input_ids: torch.Tensor,
+    rotation: StepRotation,
+) -> torch.Tensor | None:
+    """New streams ``[T, n, H]`` behind some layers, or None if operators have to do the step.
+
+    Args:
+        layers: at least one.
+        streams: ``[T, n, H]``, left as they are.
+        input_ids: ``[T]`` integer.
+        rotation: the step's.
+
+    Raises:
+        IndexError: a row lies outside its cache.
+        InvalidInputError: a token id outside the table of hash routing.
+    """
+    prepared = []
+    for layer in layers:
+        arguments = layer.prepare(streams, rotation)
+        if arguments is None:
+            return None
+        prepared.append(arguments)
+    kernels = _cpu.load()
+    assert kernels is not None
+    given, tokens = kernels.as_numpy(streams), kernels.as_numpy(input_ids)
+    new = torch.empty_like(streams)
+    # Layers read one of two buffers and fill the other, the last one the result.
+    buffers = [kernels.as_numpy(new), np.empty_like(given)]
+    for i, arguments in enumerate(prepared):
+        result_buffer = buffers[(len(layers) - 1 - i) % 2]
+        result = kernels.layer_step(given, tokens, *arguments, result_buffer)
+        if result != kernels.DONE:
+            layers[i].refuse(result, input_ids)
+        given = result_buffer
+    return new
+
+
+def _parameters(layer: DeepseekV2DecoderLayer) -> list[tuple[nn.Module, str]]:
+    modules: list[nn.Module] = [layer, layer.hc_attn, layer.hc_ffn, layer.attn, layer.attn.o_proj]
+    modules += [layer.ffn, layer.ffn.experts]
+    if layer.ffn.shared_experts is not None:
+        modules.append(layer.ffn.shared_experts)
+    return [(one, name) for one in modules for name, _ in one.named_parameters(recurse=False)]
+
+
+def _weights(kernels: ModuleType, layer: DeepseekV2DecoderLayer) -> LayerWeights:
+    as_numpy, attn, moe = kernels.as_numpy, layer.attn, layer.ffn
+    w13, w2 = as_numpy(moe.experts.w13), as_numpy(moe.experts.w2)
+    shared = w13[0, :0], w2[0, :, :0].reshape(w2.shape[1], 0)
+    if moe.shared_experts is not None:
+        shared = as_numpy(moe.shared_experts.w13), as_numpy(moe.shared_experts.w2)
+    return LayerWeights(
+        before=_connection(kernels, layer.hc_attn, layer.attn_norm),
+        prologue=(
+            as_numpy(attn.wqa_wkv),
+            as_numpy(attn.wq_b),
+            as_numpy(attn.q_norm),
+            as_numpy(attn.kv_norm),
+            np.float32(attn.norm_eps),
+        ),
+        epilogue=(as_numpy(attn.o_proj.wo_a), as_numpy(attn.o_proj.wo_b)),
+        between=_connection(kernels, layer.hc_ffn, layer.ffn_norm),
+        routing=(
+            as_numpy(moe.gate),
+            as_numpy(moe.tid2eid) if moe.is_hash else _NO_TABLE,
+            _NO_BIAS if moe.is_hash else as_numpy(moe.gate_bias),
+            kernels.SCORING_CODES[moe.scoring],
+            bool(moe.renormalize),
+            np.float32(moe.scale),
+        ),
+        experts=(w13, w2, *shared, np.float32(moe.experts.swiglu_limit or np.inf)),
+    )
 
 
 def _connection(kernels: ModuleType, connection: Any, gain: torch.Tensor) -> tuple[Any, ...]:

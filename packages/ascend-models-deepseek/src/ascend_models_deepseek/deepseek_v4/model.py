@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from ascend_ops_core.cpu_kernels import follow_torch_threads
+from ascend_ops_core.huge_pages import move_to_huge_pages
 from ascend_ops_core.layers.hyper_connection import HyperHead
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.static_buffers import StaticBuffers
@@ -17,7 +18,7 @@ from vllm.sequence import IntermediateTensors
 
 from ascend_models_deepseek.deepseek_v4.build import Build, parameter
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_models_deepseek.deepseek_v4.decoder_layer import DeepseekV2DecoderLayer
+from ascend_models_deepseek.deepseek_v4.decoder_layer import DeepseekV2DecoderLayer, run_decoder
 from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.output_projection import quantize_loaded
@@ -63,8 +64,7 @@ class DeepseekV4Model(nn.Module):
         embedded = self.embed_tokens(input_ids)
         streams = embedded.unsqueeze(1).expand(-1, self.spec.hc_mult, -1).contiguous()
         rotation = self.rotary(positions)
-        for layer in self.layers:
-            streams = layer(streams, input_ids, rotation)
+        streams = run_decoder(self.layers, streams, input_ids, rotation)
         hidden = rms_norm(self.hc_head(streams), self.norm, self.spec.rms_norm_eps)
         return hidden, streams
 
@@ -140,4 +140,5 @@ class AscendDeepseekV4ForCausalLM(nn.Module):
         loaded = table.load(self, weights)
         finish_weights(self)
         quantize_loaded(self)
+        move_to_huge_pages(self.parameters())
         return loaded

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from ascend_ops_core.huge_pages import move_to_huge_pages
 from ascend_ops_core.layers.hyper_connection import HyperHead
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.quantized_weights.weight import project
@@ -177,6 +178,7 @@ class DeepSeekV4MTP(nn.Module):
         loaded = table.load(self, weights)
         finish_weights(self)
         quantize_loaded(self)
+        move_to_huge_pages(self.parameters())
         self.has_own_embed_tokens = "model.embed_tokens.weight" in loaded
         self.has_own_lm_head = "lm_head.weight" in loaded
         return loaded

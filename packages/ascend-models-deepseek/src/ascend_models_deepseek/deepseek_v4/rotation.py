@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
@@ -11,11 +13,18 @@ from torch import nn
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 
 
-class StepRotation(NamedTuple):
+@dataclass(frozen=True)
+class StepRotation:
     """A step's rows of both tables, each a pair of ``[T, R / 2]`` float32."""
 
     main: tuple[torch.Tensor, torch.Tensor]
     compress: tuple[torch.Tensor, torch.Tensor]
+
+    @cached_property
+    def on_host(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+        """Both as arrays, of tensors on the host."""
+        (a, b), (c, d) = self.main, self.compress
+        return (a.numpy(), b.numpy()), (c.numpy(), d.numpy())
 
 
 class RotaryTables(nn.Module):

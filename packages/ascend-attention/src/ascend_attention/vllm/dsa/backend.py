@@ -16,7 +16,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpec
 
 from ascend_attention.step import StepLayout, UniformLayout
 from ascend_attention.vllm.compat import PagedRowsBackend
-from ascend_attention.vllm.dsa.metadata import DeferredMetadata, build_metadata
+from ascend_attention.vllm.dsa.metadata import DeferredDSAMetadata, DeferredMetadata
 
 
 class _Batch(NamedTuple):
@@ -120,8 +120,7 @@ class AscendDSAMetadataBuilder(AttentionMetadataBuilder[Any]):
         self, common: CommonAttentionMetadata, layout: Callable[[], StepLayout]
     ) -> DeferredMetadata[Any]:
         table = common.block_table_tensor[: common.num_reqs]
-        slots = common.slot_mapping
-        return DeferredMetadata(lambda: build_metadata(self.kind, layout(), table, slots))
+        return DeferredDSAMetadata(self.kind, layout, table, common.slot_mapping)
 
     def _layout(self, common: CommonAttentionMetadata) -> StepLayout:
         requests, seq_lens = common.num_reqs, common.seq_lens

@@ -16,7 +16,7 @@ from ascend_attention.ops.paged_rows import RowIndex, write_rows
 from ascend_attention.ops.sparse_attention import RowSource
 from ascend_attention.vllm.compat import cache_spec
 from ascend_attention.vllm.dsa.backend import AscendDSABackend
-from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata
+from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata, DeferredDSAMetadata
 
 
 class PagedCacheLayer(torch.nn.Module, AttentionLayerBase):
@@ -78,6 +78,11 @@ class PagedCacheLayer(torch.nn.Module, AttentionLayerBase):
 
     def metadata(self) -> AscendDSAMetadata | None:
         """This step's metadata, or None in a dummy run without caches."""
+        step = self.step()
+        return None if step is None else step.get()
+
+    def step(self) -> DeferredDSAMetadata | None:
+        """What :meth:`metadata` is made of, or None in a dummy run without caches."""
         by_layer = get_forward_context().attn_metadata
         if by_layer is None:
             return None
@@ -86,7 +91,8 @@ class PagedCacheLayer(torch.nn.Module, AttentionLayerBase):
                 f"no attention metadata for {self.prefix!r}; metadata exists for "
                 f"{sorted(by_layer)}. The cache is in no KV cache group of this step."
             )
-        return by_layer[self.prefix].get()
+        step: DeferredDSAMetadata = by_layer[self.prefix]
+        return step
 
 
 class AscendDeepseekV4SWACache(PagedCacheLayer):

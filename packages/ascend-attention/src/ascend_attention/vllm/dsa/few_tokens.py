@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from ascend_ops_core.cpu_kernels import CpuKernels
+from ascend_ops_core.parameter_watch import ParameterWatch
 
-from ascend_attention.caches import CacheRole
-from ascend_attention.layers.compressor import Compressor
-from ascend_attention.layers.indexer import DeepseekV4Indexer
-from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
-from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata
+from ascend_attention.caches import CacheRole, overlap_of
+from ascend_attention.vllm.dsa.metadata import DeferredDSAMetadata
+from ascend_attention.vllm.dsa.parts import DSAParts
 
 if TYPE_CHECKING:
     from ascend_attention.vllm.dsa.impl import DSAInputs
@@ -21,164 +21,181 @@ if TYPE_CHECKING:
 _cpu = CpuKernels("ascend_attention.layers.cpu_few_tokens")
 
 _DTYPES = (torch.float32, torch.bfloat16)
+_COMPRESSOR_WEIGHTS = ("wkv_wgate", "ape", "norm")
+_INDEXER_WEIGHTS = ("wq_b", "weights_proj")
 _ENTRIES_OF_STATES = {
     CacheRole.COMPRESSOR_STATE: CacheRole.COMPRESSED,
     CacheRole.INDEX_STATE: CacheRole.INDEX_KEY,
 }
 
-Metadata = Mapping[CacheRole, AscendDSAMetadata]
+Steps = Mapping[CacheRole, DeferredDSAMetadata]
 
 
 class FewTokensOnCPU:
-    """One layer's step as two kernels.
+    """One layer's step in one kernel.
 
     Args:
-        scale: factor on dot products.
-        sinks: ``[heads]`` float32.
-        caches: cache layers by role.
-        compressor: None for sliding-window layers.
-        indexer: given for c4 layers.
+        parts: of the layer.
+
+    Attributes:
+        arrays: ``LayerArrays``, plain, of the step that :meth:`kernels` was last asked about.
     """
 
-    def __init__(
-        self,
-        scale: float,
-        sinks: torch.Tensor,
-        caches: Mapping[CacheRole, PagedCacheLayer],
-        compressor: Compressor | None,
-        indexer: DeepseekV4Indexer | None,
-    ) -> None:
-        self.scale = scale
-        self.sinks = sinks
-        self.layers = caches
-        self.indexer = indexer
-        compressors = {CacheRole.COMPRESSOR_STATE: compressor}
-        if indexer is not None:
-            compressors[CacheRole.INDEX_STATE] = indexer.compressor
-        self._compressors = {role: one for role, one in compressors.items() if one is not None}
-        self._bound: list[torch.Tensor] = []
-        self._flat: dict[CacheRole, Any] | None = None
+    def __init__(self, parts: DSAParts) -> None:
+        self.parts = parts
+        self._watch = ParameterWatch(
+            [(one, name) for one in parts.compressors.values() for name in _COMPRESSOR_WEIGHTS]
+            + (
+                []
+                if parts.indexer is None
+                else [(parts.indexer, name) for name in _INDEXER_WEIGHTS]
+            )
+        )
+        self._known: tuple[Any, ...] = ()
+        self._caches: list[torch.Tensor] = []
+        self.arrays: Any = None
+        self._scratch: dict[tuple[int, torch.dtype], Any] = {}
 
     def kernels(self, query: torch.Tensor) -> ModuleType | None:
         """The kernels if they take a step with these queries ``[T, heads, D]``, else None."""
         if not query.is_cpu or torch.compiler.is_compiling():
             return None
-        kernels = _cpu.usable(query, self.sinks)
+        kernels = _cpu.usable(query, self.parts.sinks)
         if (
             kernels is None
             or not 0 < query.shape[0] <= kernels.MOST_TOKENS
             or query.dtype not in _DTYPES
-            or self._flat_caches(kernels, query.dtype) is None
+            or not self._current(kernels, query.dtype)
         ):
             return None
         return kernels
 
-    def run(self, kernels: ModuleType, step: DSAInputs, metas: Metadata) -> torch.Tensor:
-        """``[T, heads, D]``, all of the step's work on the caches."""
-        step = type(step)(*(one.contiguous() for one in step))
-        hidden, latent, query, kv, cos, sin = (kernels.as_numpy(one) for one in step)
-        writes = self.writes(kernels, metas, hidden, cos, sin)
-        if not kernels.write_and_project_few(hidden, latent, kv, *writes.arguments):
+    def run(self, kernels: ModuleType, given: DSAInputs, steps: Steps) -> torch.Tensor:
+        """``[T, heads, D]``, all of the step's work on the caches.
+
+        Raises:
+            IndexError: a row lies outside its cache; nothing was written.
+        """
+        given = type(given)(*(one.contiguous() for one in given))
+        as_numpy = kernels.as_numpy
+        hidden, latent, query, kv, cos, sin = (as_numpy(one) for one in given)
+        out = torch.empty_like(given.query)
+        step, scratch = self.step(kernels, steps), self.scratch(kernels, given.query)
+        if not kernels.attention_step(
+            hidden, latent, query, kv, cos, sin, self.arrays, step, scratch, as_numpy(out)
+        ):
             refuse_rows()
-        self.finish_entries(metas, step.hidden.dtype)
-        out = torch.empty_like(step.query)
-        self.attend(kernels, metas, writes, query, kernels.as_numpy(out))
         return out
 
-    def writes(self, kernels: ModuleType, metas: Metadata, tokens: Any, cos: Any, sin: Any) -> Any:
-        """:class:`StepWrites` of a step; ``tokens [T, H]`` tell its shape and dtype."""
-        states = tuple(
-            kernels.StateWrites(
-                kernels.as_numpy(one.wkv_wgate),
-                kernels.as_numpy(one.ape),
-                self._row_writes(kernels, role, metas),
-            )
-            for role, one in self._compressors.items()
-        )
-        index = self.indexer
-        if index is not None:
-            index = kernels.IndexQuery(
-                kernels.as_numpy(index.wq_b),
-                kernels.as_numpy(index.weights_proj),
-                index.num_heads,
-                index.query_scale,
-            )
-        window = self._row_writes(kernels, CacheRole.SLIDING_WINDOW, metas)
-        _, position = _arrays(kernels, metas[CacheRole.SLIDING_WINDOW], "layout")
-        return kernels.step_writes(tokens, position, cos, sin, window, states, index)
+    def _current(self, kernels: ModuleType, dtype: torch.dtype) -> bool:
+        """Whether the kernels take the caches and weights, looked at when there are others."""
+        caches = tuple([id(one.rows) for one in self.parts.caches.values()])
+        known = dtype, caches, self.parts.sinks.data_ptr(), self._watch.addresses()
+        if known != self._known:
+            self._known, self._scratch = known, {}
+            # Kept, so that no other tensor is taken for one of them.
+            self._caches = [one.rows for one in self.parts.caches.values()]
+            fits = self._fits(dtype)
+            self.arrays = kernels.plain(self._layer_arrays(kernels, dtype)) if fits else None
+        return self.arrays is not None
 
-    def finish_entries(self, metas: Metadata, dtype: torch.dtype) -> None:
-        """Write the entries that the step completes, once its states are written."""
-        for role, compressor in self._compressors.items():
-            state, entries = metas[role], _ENTRIES_OF_STATES[role]
-            assert state.closed is not None
-            if len(state.closed):
-                write = metas[entries].write
-                assert state.read is not None
-                assert write is not None
-                closed = compressor.finish_paged(
-                    self.layers[role].rows, state.read, state.closed.entry, dtype
-                )
-                self.layers[entries].write(closed, write)
+    def scratch(self, kernels: ModuleType, tokens: torch.Tensor) -> Any:
+        """Room for what the indexer makes of ``tokens [T, ...]``."""
+        key = tokens.shape[0], tokens.dtype
+        if key not in self._scratch:
+            self._scratch[key] = kernels.index_scratch(self.arrays, tokens.shape[0])
+        return self._scratch[key]
 
-    def attend(
-        self, kernels: ModuleType, metas: Metadata, writes: Any, query: Any, out: Any
-    ) -> None:
-        """Fill ``out [T, heads, D]`` from ``query`` of that shape."""
-        assert self._flat is not None
-        window = kernels.RowReads(
-            self._flat[CacheRole.SLIDING_WINDOW],
-            *_arrays(kernels, metas[CacheRole.SLIDING_WINDOW], "read"),
-        )
-        entries = None
-        if self.indexer is not None:
-            keys, rows = metas[CacheRole.INDEX_KEY], metas[CacheRole.COMPRESSED]
-            request, _ = _arrays(kernels, rows, "layout")
-            entries = kernels.Selection(
-                writes.index_query,
-                writes.index_weights,
-                self._flat[CacheRole.INDEX_KEY],
-                _arrays(kernels, keys, "table"),
-                _arrays(kernels, rows, "table"),
-                self._flat[CacheRole.COMPRESSED],
-                request,
-                kernels.as_numpy(rows.layout.visible_entries(self.indexer.ratio)),
-                self.indexer.top_k,
-            )
-        elif CacheRole.COMPRESSED in metas:
-            entries = kernels.RowReads(
-                self._flat[CacheRole.COMPRESSED],
-                *_arrays(kernels, metas[CacheRole.COMPRESSED], "visible"),
-            )
-        kernels.attend(query, kernels.as_numpy(self.sinks), self.scale, out, window, entries)
+    def step(self, kernels: ModuleType, steps: Steps) -> Any:
+        """``StepArrays``, plain, made by the first layer whose caches are in the same groups.
 
-    def _row_writes(self, kernels: ModuleType, role: CacheRole, metas: Metadata) -> Any:
-        assert self._flat is not None
-        return kernels.RowWrites(self._flat[role], *_arrays(kernels, metas[role], "write"))
+        Raises:
+            IndexError: a row lies beyond a block table.
+        """
+        made = steps[CacheRole.SLIDING_WINDOW].host
+        key = tuple(map(id, steps.values()))
+        if key not in made:
+            made[key] = self._step_arrays(kernels, steps)
+        return made[key]
 
-    def _flat_caches(self, kernels: ModuleType, dtype: torch.dtype) -> dict[CacheRole, Any] | None:
-        """Memory of the caches, looked at again only when the engine has bound others."""
-        tensors = [layer.rows for layer in self.layers.values()]
-        if len(tensors) == len(self._bound) and all(
-            one is other for one, other in zip(tensors, self._bound, strict=True)
-        ):
-            return self._flat
-        self._bound, self._flat = tensors, None
-        weights = [one.wkv_wgate for one in self._compressors.values()]
-        if self.indexer is not None:
-            weights += [self.indexer.wq_b, self.indexer.weights_proj]
-        if all(one.dtype == dtype and one.is_contiguous() for one in weights) and all(
+    def _fits(self, dtype: torch.dtype) -> bool:
+        parts = self.parts
+        weights = [one.wkv_wgate for one in parts.compressors.values()]
+        if parts.indexer is not None:
+            weights += [parts.indexer.wq_b, parts.indexer.weights_proj]
+        return all(one.dtype == dtype and one.is_contiguous() for one in weights) and all(
             layer.rows.dtype == (torch.float32 if role in _ENTRIES_OF_STATES else dtype)
             and layer.rows.dim() == 3
             and layer.rows.stride(-1) == 1
             and layer.rows.numel()
             and layer.kind.scales is None
-            for role, layer in self.layers.items()
-        ):
-            self._flat = {
-                role: kernels.FlatCache.of(layer.rows) for role, layer in self.layers.items()
-            }
-        return self._flat
+            for role, layer in parts.caches.items()
+        )
+
+    def _layer_arrays(self, kernels: ModuleType, dtype: torch.dtype) -> Any:
+        parts, as_numpy, flat = self.parts, kernels.as_numpy, kernels.FlatCache.of
+        window = flat(parts.caches[CacheRole.SLIDING_WINDOW].rows)
+        kind, states = window.memory.dtype, {}
+        for role, one in parts.compressors.items():
+            states[role] = kernels.StateWeights(
+                as_numpy(one.wkv_wgate),
+                as_numpy(one.ape),
+                as_numpy(one.norm),
+                np.float32(one.norm_eps),
+                as_numpy(one.rotary.cos),
+                as_numpy(one.rotary.sin),
+                flat(parts.caches[role].rows),
+                flat(parts.caches[_ENTRIES_OF_STATES[role]].rows),
+            )
+        # Without a compressor nothing reads the hidden states here.
+        none = kernels.no_states(kind, 0)
+        index, top_k = kernels.no_index(kind, 0), 0
+        if parts.indexer is not None:
+            factor = np.float32(parts.indexer.query_scale)
+            index = as_numpy(parts.indexer.wq_b), as_numpy(parts.indexer.weights_proj), factor
+            top_k = parts.indexer.top_k
+        return kernels.LayerArrays(
+            as_numpy(parts.sinks),
+            np.float32(parts.scale),
+            window,
+            states.get(CacheRole.COMPRESSOR_STATE, none),
+            states.get(CacheRole.INDEX_STATE, none),
+            index,
+            top_k,
+        )
+
+    def _step_arrays(self, kernels: ModuleType, steps: Steps) -> Any:
+        window = steps[CacheRole.SLIDING_WINDOW]
+        layout, as_numpy = window.layout, kernels.as_numpy
+        tables = [
+            self._tables(kernels, steps[role], steps[_ENTRIES_OF_STATES[role]])
+            for role in self.parts.compressors
+        ]
+        tables += [tuple(kernels.NO_TABLES)] * (2 - len(tables))
+        return kernels.step_rows(
+            as_numpy(layout.request),
+            as_numpy(layout.position),
+            _slots(kernels, window),
+            _table(kernels, window),
+            window.kind.rows_per_block,
+            window.kind.window,
+            *tables,
+            self.parts.indexer is not None,
+        )
+
+    def _tables(
+        self, kernels: ModuleType, states: DeferredDSAMetadata, entries: DeferredDSAMetadata
+    ) -> tuple[Any, ...]:
+        made = kernels.StateTables(
+            _slots(kernels, states),
+            _table(kernels, states),
+            states.kind.rows_per_block,
+            _table(kernels, entries),
+            entries.kind.rows_per_block,
+            states.kind.compress_ratio,
+            overlap_of(states.kind.compress_ratio),
+        )
+        return tuple(made)
 
 
 def refuse_rows() -> None:
@@ -190,49 +207,9 @@ def refuse_rows() -> None:
     raise IndexError("a row of this step lies outside its cache; nothing was written")
 
 
-def _arrays(kernels: ModuleType, meta: AscendDSAMetadata, name: str) -> Any:
-    """A part of the metadata as arrays, made once for all layers of a step."""
-    made = meta.host_arrays
-    if name not in made:
-        made[name] = _MAKERS[name](kernels, meta)
-    return made[name]
+def _table(kernels: ModuleType, step: DeferredDSAMetadata) -> Any:
+    return kernels.as_numpy(step.block_table.int().contiguous())
 
 
-def _layout(kernels: ModuleType, meta: AscendDSAMetadata) -> tuple[Any, Any]:
-    return kernels.as_numpy(meta.layout.request), kernels.as_numpy(meta.layout.position)
-
-
-def _write(kernels: ModuleType, meta: AscendDSAMetadata) -> tuple[Any, Any]:
-    assert meta.write is not None
-    return kernels.as_numpy(meta.write.block), kernels.as_numpy(meta.write.offset)
-
-
-def _read(kernels: ModuleType, meta: AscendDSAMetadata) -> tuple[Any, Any, Any]:
-    assert meta.read is not None
-    return _rows(kernels, *meta.read, meta.read_valid)
-
-
-def _visible(kernels: ModuleType, meta: AscendDSAMetadata) -> tuple[Any, Any, Any]:
-    assert meta.visible is not None
-    (block, offset), valid = meta.visible
-    return _rows(kernels, block, offset, valid)
-
-
-def _rows(
-    kernels: ModuleType, block: torch.Tensor, offset: torch.Tensor, valid: torch.Tensor | None
-) -> tuple[Any, Any, Any]:
-    mask = kernels.NO_MASK if valid is None else kernels.as_numpy(valid.contiguous())
-    return kernels.as_numpy(block), kernels.as_numpy(offset), mask
-
-
-def _table(kernels: ModuleType, meta: AscendDSAMetadata) -> Any:
-    return kernels.as_numpy(meta.block_table.contiguous())
-
-
-_MAKERS = {
-    "layout": _layout,
-    "write": _write,
-    "read": _read,
-    "visible": _visible,
-    "table": _table,
-}
+def _slots(kernels: ModuleType, step: DeferredDSAMetadata) -> Any:
+    return kernels.as_numpy(step.slot_mapping[: step.layout.num_tokens].long())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from ascend_ops_core.overlap import bind
-from torch import nn
 
 from ascend_attention.caches import CacheRole
 from ascend_attention.layers.compressor import Compressor
@@ -17,7 +17,8 @@ from ascend_attention.ops.paged_rows import locate_rows
 from ascend_attention.ops.sparse_attention import RowSource, sparse_attention
 from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
 from ascend_attention.vllm.dsa.few_tokens import FewTokensOnCPU
-from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata
+from ascend_attention.vllm.dsa.metadata import AscendDSAMetadata, DeferredDSAMetadata
+from ascend_attention.vllm.dsa.parts import DSAParts
 from ascend_attention.vllm.dsa.plans import IndexerOverlapPlan
 
 _PLAN = bind(
@@ -55,70 +56,64 @@ class AscendDSAImpl:
     """Writes the caches, closes entries, selects, and attends.
 
     Args:
-        scale: factor on dot products.
-        sinks: ``[heads]`` float32.
-        caches: cache layers by role.
-        compressor: None for sliding-window layers.
-        indexer: given for c4 layers.
+        parts: of the layer.
     """
 
-    def __init__(
-        self,
-        scale: float,
-        sinks: nn.Parameter,
-        caches: Mapping[CacheRole, PagedCacheLayer],
-        compressor: Compressor | None,
-        indexer: DeepseekV4Indexer | None,
-    ) -> None:
-        self.scale = scale
-        self.sinks = sinks
-        self.caches = caches
-        self.compressor = compressor
-        self.indexer = indexer
-        self.few_tokens = FewTokensOnCPU(scale, sinks, caches, compressor, indexer)
+    def __init__(self, parts: DSAParts) -> None:
+        self.parts = parts
+        self.few_tokens = FewTokensOnCPU(parts)
 
     def forward(self, inputs: DSAInputs) -> torch.Tensor:
         """``[T, heads, D]``."""
-        # All of it is made here, on the main stream, which every other one waits for.
-        metas = self.metadata()
-        if metas is None:
+        steps = self.steps()
+        if steps is None:
             return torch.zeros_like(inputs.query)
-        tokens = metas[CacheRole.SLIDING_WINDOW].layout.num_tokens
+        kernels = self.few_tokens.kernels(inputs.query)
+        if kernels is None:
+            # All of it is made here, on the main stream, which every other one waits for.
+            for one in steps.values():
+                one.get()
+        tokens = steps[CacheRole.SLIDING_WINDOW].layout.num_tokens
         if tokens == inputs.query.shape[0]:
-            return self._step(inputs, metas)
+            return self._step(inputs, steps, kernels)
         out = torch.empty_like(inputs.query)
-        out[:tokens] = self._step(DSAInputs(*(one[:tokens] for one in inputs)), metas)
+        real = DSAInputs(*(one[:tokens] for one in inputs))
+        out[:tokens] = self._step(real, steps, kernels)
         # Padding rows beyond the step's tokens must not carry garbage into the collectives.
         out[tokens:] = 0
         return out
 
-    def metadata(self) -> dict[CacheRole, AscendDSAMetadata] | None:
-        """This step's metadata of every cache, or None in a dummy run without caches."""
-        metas: dict[CacheRole, AscendDSAMetadata] = {}
-        for role, cache in self.caches.items():
-            meta = cache.metadata()
-            if meta is None:
+    def steps(self) -> dict[CacheRole, DeferredDSAMetadata] | None:
+        """What this step's metadata is made of, or None in a dummy run without caches."""
+        steps: dict[CacheRole, DeferredDSAMetadata] = {}
+        for role, cache in self.parts.caches.items():
+            step = cache.step()
+            if step is None:
                 return None
-            metas[role] = meta
-        return metas
+            steps[role] = step
+        return steps
 
-    def _step(self, step: DSAInputs, metas: Mapping[CacheRole, AscendDSAMetadata]) -> torch.Tensor:
-        kernels = self.few_tokens.kernels(step.query)
-        if kernels is not None:
-            return self.few_tokens.run(kernels, step, metas)
-        if self.indexer is not None:
-            return self._with_indexer(self.indexer, step)
+    def _step(
+        self,
+        step: DSAInputs,
+        steps: Mapping[CacheRole, DeferredDSAMetadata],
+        kernels: ModuleType | None,
+    ) -> torch.Tensor:
+        if kernels is not None and len(step.query):
+            return self.few_tokens.run(kernels, step, steps)
+        if self.parts.indexer is not None:
+            return self._with_indexer(self.parts.indexer, step)
         self._write_window(step)
         self._compress(step)
         return self._attend(step, self._all_entries())
 
     def _with_indexer(self, indexer: DeepseekV4Indexer, step: DSAInputs) -> torch.Tensor:
-        keys = self.caches[CacheRole.INDEX_KEY]
+        keys = self.parts.caches[CacheRole.INDEX_KEY]
         quantised = keys.kind.scales is not None
         made: dict[str, torch.Tensor] = {}
 
         def compress_keys() -> None:
-            states = self.caches[CacheRole.INDEX_STATE]
+            states = self.parts.caches[CacheRole.INDEX_STATE]
             finish = spread if quantised else None
             _compress(indexer.compressor, states, keys, step.hidden, finish)
 
@@ -159,37 +154,37 @@ class AscendDSAImpl:
         return made["out"]
 
     def _write_window(self, step: DSAInputs) -> None:
-        window = self.caches[CacheRole.SLIDING_WINDOW]
+        window = self.parts.caches[CacheRole.SLIDING_WINDOW]
         _write_tokens(window, _metadata(window), step.kv)
 
     def _compress(self, step: DSAInputs) -> None:
-        if self.compressor is not None:
+        if self.parts.compressor is not None:
             _compress(
-                self.compressor,
-                self.caches[CacheRole.COMPRESSOR_STATE],
-                self.caches[CacheRole.COMPRESSED],
+                self.parts.compressor,
+                self.parts.caches[CacheRole.COMPRESSOR_STATE],
+                self.parts.caches[CacheRole.COMPRESSED],
                 step.hidden,
             )
 
     def _attend(self, step: DSAInputs, entries: RowSource | None) -> torch.Tensor:
-        window = self.caches[CacheRole.SLIDING_WINDOW]
+        window = self.parts.caches[CacheRole.SLIDING_WINDOW]
         meta = _metadata(window)
         assert meta.read is not None
         sources = [window.source(meta.read, meta.read_valid)]
         if entries is not None:
             sources.append(entries)
-        return sparse_attention(step.query, sources, self.sinks, self.scale)
+        return sparse_attention(step.query, sources, self.parts.sinks, self.parts.scale)
 
     def _all_entries(self) -> RowSource | None:
-        if self.compressor is None:
+        if self.parts.compressor is None:
             return None
-        cache = self.caches[CacheRole.COMPRESSED]
+        cache = self.parts.caches[CacheRole.COMPRESSED]
         meta = _metadata(cache)
         assert meta.visible is not None
         return cache.source(*meta.visible)
 
     def _chosen_entries(self, indexer: DeepseekV4Indexer, entry: torch.Tensor) -> RowSource:
-        cache = self.caches[CacheRole.COMPRESSED]
+        cache = self.parts.caches[CacheRole.COMPRESSED]
         meta = _metadata(cache)
         # Every token sees at least as many entries as there are places.
         full = (meta.layout.least_position + 1) // indexer.ratio >= entry.shape[1]

@@ -20,6 +20,7 @@ from ascend_attention.vllm.dsa.cache_layers import (
     PagedCacheLayer,
 )
 from ascend_attention.vllm.dsa.impl import AscendDSAImpl, DSAInputs
+from ascend_attention.vllm.dsa.parts import DSAParts
 
 _LAYER_OF_ROLE: dict[CacheRole, type[PagedCacheLayer]] = {
     CacheRole.SLIDING_WINDOW: AscendDeepseekV4SWACache,
@@ -94,7 +95,8 @@ class DSAAttention(nn.Module):
             role: _LAYER_OF_ROLE[role](kind, f"{prefix}.{role}") for role, kind in kinds.items()
         }
         self.caches = nn.ModuleDict({str(role): cache for role, cache in caches.items()})
-        self.impl = AscendDSAImpl(shape.head_dim**-0.5, sinks, caches, compressor, indexer)
+        parts = DSAParts(shape.head_dim**-0.5, sinks, caches, compressor, indexer)
+        self.impl = AscendDSAImpl(parts)
         self._shape = shape
         self._itemsize = dtype.itemsize
 
@@ -104,7 +106,7 @@ class DSAAttention(nn.Module):
 
     def working_bytes(self, facts: DeviceFacts, step: StepSize) -> int:
         """Bytes that this layer's attention works on in a step, besides its input and output."""
-        shape, indexer = self._shape, self.impl.indexer
+        shape, indexer = self._shape, self.impl.parts.indexer
         return layer_bytes(
             facts,
             step,

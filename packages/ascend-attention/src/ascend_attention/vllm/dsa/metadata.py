@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -31,7 +31,6 @@ class AscendDSAMetadata(AttentionMetadata):
             ``[N, overlap * ratio]`` of a state cache. None if no entry is closed.
         read_valid: mask of ``read``, or None when all of it is valid.
         visible: ``[T, E]`` index and mask of a c128 cache, whose entries are all attended to.
-        host_arrays: parts of this that a CPU kernel has asked for as arrays, by name.
     """
 
     layout: StepLayout
@@ -41,7 +40,6 @@ class AscendDSAMetadata(AttentionMetadata):
     read: RowIndex | None = None
     read_valid: torch.Tensor | None = None
     visible: tuple[RowIndex, torch.Tensor | None] | None = None
-    host_arrays: dict[str, Any] = field(default_factory=dict)
 
 
 class DeferredMetadata(AttentionMetadata, Generic[_Made]):
@@ -67,6 +65,50 @@ class DeferredMetadata(AttentionMetadata, Generic[_Made]):
     def forget(self) -> None:
         """Drop what was made, whose tensors belong to the graph that was captured with them."""
         self._made = None
+
+
+class DeferredDSAMetadata(DeferredMetadata[AscendDSAMetadata]):
+    """Metadata of one cache; CPU kernels take what it would be made of instead.
+
+    Args:
+        kind: the cache.
+        layout: makes the ragged batch, once a step.
+        block_table: see :func:`build_metadata`.
+        slot_mapping: the same.
+
+    Attributes:
+        kind: the cache.
+        block_table: as given.
+        slot_mapping: as given.
+        host: what CPU kernels have made of this step, instead of the metadata.
+    """
+
+    def __init__(
+        self,
+        kind: CacheKind,
+        layout: Callable[[], StepLayout],
+        block_table: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        super().__init__(lambda: build_metadata(kind, self.layout, block_table, slot_mapping))
+        self.kind = kind
+        self.block_table = block_table
+        self.slot_mapping = slot_mapping
+        self.host: dict[Any, Any] = {}
+        self._make_layout = layout
+        self._layout: StepLayout | None = None
+
+    @property
+    def layout(self) -> StepLayout:
+        """The ragged batch, made by the first call."""
+        if self._layout is None:
+            self._layout = self._make_layout()
+        return self._layout
+
+    def forget(self) -> None:
+        """Drop the ragged batch as well."""
+        super().forget()
+        self._layout = None
 
 
 def build_metadata(

@@ -1,0 +1,23 @@
+"""Tells whether parameters are still where they were, so that views of them may be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+
+
+class ParameterWatch:
+    """Some parameters of some modules, by name: a module may be given others.
+
+    Args:
+        parameters: modules and the names of their parameters.
+    """
+
+    def __init__(self, parameters: Iterable[tuple[nn.Module, str]]) -> None:
+        # Attributes of a module cost several times as much, and a step asks for hundreds.
+        self._places = [(module._parameters, name) for module, name in parameters]
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where the data of every parameter lies now."""
+        return tuple([place[name].data_ptr() for place, name in self._places])  # type: ignore[union-attr]
