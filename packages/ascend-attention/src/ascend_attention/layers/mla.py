@@ -98,9 +98,7 @@ class AscendMultiHeadLatentAttention(nn.Module):
         self.q_a_norm = None if rank is None else _empty(rank)
         self.q_b = _empty(heads * shape.head_dim, hidden if rank is None else rank, dtype=dtype)
         self.kv_a_norm = _empty(shape.kv_lora_rank)
-        self.kv_b = _empty(
-            heads, shape.nope_dim + shape.value_dim, shape.kv_lora_rank, dtype=dtype
-        )
+        self.kv_b = _empty(heads, shape.nope_dim + shape.value_dim, shape.kv_lora_rank, dtype=dtype)
         self.o = _empty(hidden, heads * shape.value_dim, dtype=dtype)
 
     def project(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> MLAQuery:

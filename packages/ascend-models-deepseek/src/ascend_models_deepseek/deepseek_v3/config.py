@@ -92,7 +92,9 @@ class DeepseekV3Spec:
             "vocab_size": read.integer("vocab_size", least=1),
             "hidden_size": read.integer("hidden_size", least=1),
             "intermediate_size": read.integer("intermediate_size", least=1),
-            "moe_intermediate_size": read.integer("moe_intermediate_size", 0 if not experts else None),
+            "moe_intermediate_size": read.integer(
+                "moe_intermediate_size", 0 if not experts else None
+            ),
             "num_hidden_layers": read.integer("num_hidden_layers", least=1),
             "num_mtp_layers": read.integer("num_nextn_predict_layers", 0),
             "num_attention_heads": read.integer("num_attention_heads", least=1),
@@ -129,7 +131,9 @@ class DeepseekV3Spec:
         """
         if self.qk_rope_head_dim % 2:
             raise InvalidInputError(
-                f"qk_rope_head_dim={self.qk_rope_head_dim}", "channels are rotated in pairs", FIX_CONFIG
+                f"qk_rope_head_dim={self.qk_rope_head_dim}",
+                "channels are rotated in pairs",
+                FIX_CONFIG,
             )
         if not self.n_routed_experts:
             return
@@ -143,14 +147,14 @@ class DeepseekV3Spec:
         if experts % groups or not 1 <= self.topk_group <= groups:
             raise InvalidInputError(
                 f"n_group={groups} and topk_group={self.topk_group}",
-                f"groups divide n_routed_experts={experts}, and a token takes from 1 to all of them",
+                f"groups divide n_routed_experts={experts}, and a token takes 1 to all of them",
                 FIX_CONFIG,
             )
         reachable = experts // groups * self.topk_group
         if not 1 <= self.num_experts_per_tok <= reachable:
             raise InvalidInputError(
                 f"num_experts_per_tok={self.num_experts_per_tok}",
-                f"a token may reach {reachable} experts, those of topk_group={self.topk_group} groups",
+                f"topk_group={self.topk_group} groups have {reachable} experts",
                 FIX_CONFIG,
             )
 

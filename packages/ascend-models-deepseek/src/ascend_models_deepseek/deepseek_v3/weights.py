@@ -58,9 +58,7 @@ def mtp_table(architecture: Architecture, spec: DeepseekV3Spec, shard: Shard) ->
     return WeightTable(rules, ("model.embed_tokens.", "model.norm.", "lm_head.", *mains))
 
 
-def attention_rules(
-    spec: DeepseekV3Spec, shard: Shard, layer: int, name: str, param: str
-) -> Rules:
+def attention_rules(spec: DeepseekV3Spec, shard: Shard, layer: int, name: str, param: str) -> Rules:
     """Tensors of latent attention, ``name`` ending in ``self_attn``."""
     hidden, heads = spec.hidden_size, spec.num_attention_heads
     rank, rows = spec.q_lora_rank or 0, spec.kv_lora_rank + spec.qk_rope_head_dim
@@ -69,7 +67,10 @@ def attention_rules(
     query = (heads * spec.qk_head_dim, rank or hidden)
     own = (slice(first, last),)
     if rank:
-        yield f"{name}.q_a_proj.weight", TensorRule((rank, hidden), f"{weights}.qkv_a", (slice(0, rank),))
+        yield (
+            f"{name}.q_a_proj.weight",
+            TensorRule((rank, hidden), f"{weights}.qkv_a", (slice(0, rank),)),
+        )
         yield f"{name}.q_a_layernorm.weight", TensorRule((rank,), f"{weights}.q_a_norm")
         yield f"{name}.q_b_proj.weight", TensorRule(query, f"{weights}.q_b", source=own)
     else:
@@ -105,9 +106,7 @@ def attention_rules(
     )
 
 
-def _vocab(
-    spec: DeepseekV3Spec, shard: Shard, param: str, *, optional: bool = False
-) -> TensorRule:
+def _vocab(spec: DeepseekV3Spec, shard: Shard, param: str, *, optional: bool = False) -> TensorRule:
     start, stop = shard.vocabulary
     return TensorRule(
         (spec.vocab_size, spec.hidden_size),

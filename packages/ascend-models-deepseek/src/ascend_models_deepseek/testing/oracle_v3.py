@@ -51,7 +51,9 @@ class V3Oracle(Oracle):
         """Observe every top-k of uncached forwards; models that select tokens watch those too."""
         gap = NarrowestGap()
         routers = [m for m in self.model.modules() if hasattr(m, "e_score_correction_bias")]
-        hooks = [m.register_forward_hook(lambda r, _, out: see_router(gap, r, out)) for m in routers]
+        hooks = [
+            m.register_forward_hook(lambda r, _, out: see_router(gap, r, out)) for m in routers
+        ]
         try:
             yield gap
         finally:
@@ -113,7 +115,9 @@ class V3MtpOracle(MtpOracle):
             if name.startswith(prefix)
         }
         if not own:
-            raise ValueError(f"{target.directory} has no {prefix}* tensors, so nothing to draft with")
+            raise ValueError(
+                f"{target.directory} has no {prefix}* tensors, so nothing to draft with"
+            )
         self.layer = MtpLayer(config, type(base.layers[-1]), type(base.norm), 0).float().eval()
         self.layer.load_state_dict(_state(own))
         self.rotary = base.rotary_emb

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.headers import known_dtypes, read_file
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import (
-    CheckpointError,
-    TensorRule,
-    WeightTable,
-    main_table,
-    mtp_table,
-)
+from ascend_models_deepseek.deepseek_v4.weights import CheckpointError, TensorRule, WeightTable
 from ascend_ops_core.errors import InvalidInputError
 
+from ascend_vllm_plugin.planning.models import (
+    ModelSpec,
+    draft_prefixes,
+    main_table,
+    mtp_table,
+    read_spec,
+    shard_of,
+)
 from ascend_vllm_plugin.planning.source import read_config, weight_format_of
 from ascend_vllm_plugin.planning.stored_form import (
     MODELSLIM_FILE,
@@ -32,7 +32,6 @@ from ascend_vllm_plugin.planning.stored_form import (
 from ascend_vllm_plugin.planning.weights import WeightFormat
 
 INDEX_FILE = "model.safetensors.index.json"
-_DRAFT = "mtp."
 Headers = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
@@ -73,7 +72,7 @@ def check_checkpoint(directory: Path) -> CheckpointReport:
     report.tensors = len(stored)
     report.bytes = sum(torch.Size(shape).numel() * d.itemsize for shape, d in stored.values())
     try:
-        spec = DeepseekV4Spec.from_config(config)
+        spec = read_spec(config)
     except InvalidInputError as error:
         report.problems.append(f"config.json: {error}")
         return report
@@ -126,12 +125,12 @@ def _check_index(report: CheckpointReport, owner: Mapping[str, str], files: set[
 
 
 def _compare(
-    report: CheckpointReport, spec: DeepseekV4Spec, config: Mapping[str, Any], stored: Headers
+    report: CheckpointReport, spec: ModelSpec, config: Mapping[str, Any], stored: Headers
 ) -> None:
-    shard = Shard.of(spec, 1, 0, (0, spec.vocab_size))
+    shard = shard_of(spec, 1, (0, spec.vocab_size))
     rules = dict(main_table(spec, shard).rules)
-    unused: tuple[str, ...] = (_DRAFT,)
-    drafts = sum(name.startswith(_DRAFT) for name in stored)
+    unused = draft_prefixes(spec)
+    drafts = sum(name.startswith(unused) for name in stored)
     if spec.num_mtp_layers and drafts:
         rules |= mtp_table(spec, shard).rules
         unused = ()

@@ -10,10 +10,10 @@ from ascend_attention.caches import CacheRole, RowScales
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
-from ascend_vllm_plugin.compressed_caches import block_sizes
 from ascend_vllm_plugin.planning import estimates, step_memory
 from ascend_vllm_plugin.planning.block_pool import BlockPool, LayerCache, Load, caches_of, pool_of
 from ascend_vllm_plugin.planning.estimates import Estimate
+from ascend_vllm_plugin.planning.models import check_block_size
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import ModelSource, dtype_of, weight_format_of
 from ascend_vllm_plugin.planning.step_memory import Shape
@@ -28,7 +28,7 @@ _GIB = 1024**3
 
 @dataclass(frozen=True)
 class CacheUse:
-    """One of the five kinds of cache, over all layers of one compress ratio.
+    """One of the kinds of cache, over all layers of one compress ratio.
 
     Attributes:
         role: what a row is.
@@ -178,15 +178,7 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
             f"the model ends at max_position_embeddings={spec.max_position_embeddings}",
             f"Use at most {spec.max_position_embeddings}.",
         )
-    ratios = [spec.compress_ratio(layer) for layer in range(spec.num_hidden_layers)]
-    sizes = block_sizes(request.device, ratios)
-    if request.block_size not in (None, *sizes):
-        raise InvalidInputError(
-            f"block_size={request.block_size}",
-            f"on {request.device} compressed caches of this model use blocks of "
-            f"{' or '.join(map(str, sizes))} tokens",
-            "Leave --block-size unset, or use one of them.",
-        )
+    check_block_size(spec, request.device, request.block_size)
     weight_format = weight_format_of(source.config, request.weight_format)
     dtype = dtype_of(source.config, request.dtype, weight_format)
     caches = caches_of(

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.headers import read_headers
 from ascend_ops_core.errors import InvalidInputError
 
+from ascend_vllm_plugin.planning.models import MODEL_TYPES, ModelSpec, read_spec
 from ascend_vllm_plugin.planning.weights import WeightFormat
 
-MODEL_TYPE = "deepseek_v4"
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -37,7 +36,7 @@ class ModelSource:
 
     path: Path
     config: Mapping[str, Any]
-    spec: DeepseekV4Spec
+    spec: ModelSpec
     stored: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
     @property
@@ -55,7 +54,7 @@ def read_model(path: Path) -> ModelSource:
     """
     config = read_config(path)
     stored = read_headers(path) if path.is_dir() else {}
-    return ModelSource(path, config, DeepseekV4Spec.from_config(config), stored)
+    return ModelSource(path, config, read_spec(config), stored)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -73,12 +72,12 @@ def read_config(path: Path) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{file}", f"no JSON: {error}", "Download it again.") from error
-    if not isinstance(config, dict) or config.get("model_type") != MODEL_TYPE:
+    if not isinstance(config, dict) or config.get("model_type") not in MODEL_TYPES:
         kind = config.get("model_type") if isinstance(config, dict) else type(config).__name__
         raise InvalidInputError(
             f"model_type={kind!r}",
-            f"this version knows {MODEL_TYPE!r}",
-            "Give the config.json of a DeepSeek-V4 model.",
+            f"this version knows {', '.join(map(repr, MODEL_TYPES))}",
+            "Give the config.json of one of these models.",
         )
     return config
 

@@ -1,7 +1,6 @@
-"""What the weights of DeepSeek-V4 take on one card, part by part, from the table of its tensors.
+"""What the weights of a model take on one card, part by part, from the table of its tensors.
 
-Names, shapes and shares come from the table that loads a checkpoint
-(``ascend_models_deepseek.deepseek_v4.weights``); here they are only counted.
+Names, shapes and shares come from the table that loads a checkpoint; here they are only counted.
 """
 
 from __future__ import annotations
@@ -14,23 +13,32 @@ from enum import StrEnum
 
 import torch
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import TensorRule, main_table, mtp_table
+from ascend_models_deepseek.deepseek_v4.weights import TensorRule
 from ascend_ops_core.errors import InvalidInputError
+
+from ascend_vllm_plugin.planning.models import (
+    ModelShard,
+    ModelSpec,
+    main_table,
+    mtp_table,
+    rotary_tables,
+    shard_of,
+)
 
 VOCABULARY_PADDING = 64
 """vLLM rounds a vocabulary up to this many rows before it splits it."""
 
 DRAFT = "MTP draft"
 _PARTS = (
-    (re.compile(r"^embed\."), "embedding"),
-    (re.compile(r"^head\."), "output head"),
-    (re.compile(r"\.attn\.indexer\."), "indexer"),
-    (re.compile(r"\.attn\.compressor\."), "compressor"),
-    (re.compile(r"\.attn\."), "attention"),
-    (re.compile(r"\.ffn\.experts\."), "routed experts"),
-    (re.compile(r"\.ffn\.shared_experts\."), "shared experts"),
-    (re.compile(r"\.ffn\.gate\."), "router"),
+    (re.compile(r"^(model\.embed_tokens|embed)\."), "embedding"),
+    (re.compile(r"^(lm_)?head\."), "output head"),
+    (re.compile(r"attn\.indexer\."), "indexer"),
+    (re.compile(r"attn\.compressor\."), "compressor"),
+    (re.compile(r"attn\."), "attention"),
+    (re.compile(r"\.(ffn|mlp)\.experts\."), "routed experts"),
+    (re.compile(r"\.(ffn|mlp)\.shared_experts\."), "shared experts"),
+    (re.compile(r"\.(ffn|mlp)\.gate\."), "router"),
+    (re.compile(r"\.mlp\."), "dense MLP"),
     (re.compile(r""), "norms and hyper-connections"),
 )
 
@@ -90,7 +98,7 @@ class Layout:
 
 
 def weights_by_part(
-    spec: DeepseekV4Spec,
+    spec: ModelSpec,
     layout: Layout,
     dtype: torch.dtype,
     weight_format: WeightFormat = WeightFormat.MODEL,
@@ -118,10 +126,10 @@ def weights_by_part(
         shape = _local_shape(name, rule, spec, layout)
         return tensor_bytes(tensor_class(name, rule), shape, dtype, weight_format)
 
-    def main(few: DeepseekV4Spec) -> Mapping[str, TensorRule]:
+    def main(few: ModelSpec) -> Mapping[str, TensorRule]:
         return main_table(few, shard).rules
 
-    def drafted(few: DeepseekV4Spec) -> Mapping[str, TensorRule]:
+    def drafted(few: ModelSpec) -> Mapping[str, TensorRule]:
         rules = mtp_table(few, shard).rules
         return {n: r for n, r in rules.items() if not r.optional or n in draft_owns}
 
@@ -131,7 +139,7 @@ def weights_by_part(
     return dict(parts)
 
 
-def parameters(spec: DeepseekV4Spec) -> int:
+def parameters(spec: ModelSpec) -> int:
     """Number of weights of the main model, tables of ids left out."""
     shard, held = _shard(spec, Layout())
 
@@ -143,8 +151,8 @@ def parameters(spec: DeepseekV4Spec) -> int:
 
 
 def _total(
-    table: Callable[[DeepseekV4Spec], Mapping[str, TensorRule]],
-    spec: DeepseekV4Spec,
+    table: Callable[[ModelSpec], Mapping[str, TensorRule]],
+    spec: ModelSpec,
     held: int,
     part: Callable[[str], str],
     measure: Callable[[str, TensorRule], int],
@@ -179,9 +187,12 @@ def tensor_class(name: str, rule: TensorRule) -> TensorClass:
     leaf = name.removeprefix("mtp.").rsplit(".", 1)[-1]
     if len(rule.shape) == 1 or leaf.startswith("hc_") or leaf == "ape":
         return TensorClass.CONTROL
-    if ".ffn.experts." in name:
+    if name.endswith(".mlp.gate.weight"):
+        return TensorClass.CONTROL
+    if ".ffn.experts." in name or ".mlp.experts." in name:
         return TensorClass.EXPERT
     kept = ("embed.", "head.", "compressor.", "weights_proj.", "ffn.gate.", "tok_emb.")
+    kept += ("embed_tokens.",)
     return TensorClass.PLAIN if any(part in name for part in kept) else TensorClass.LINEAR
 
 
@@ -212,18 +223,19 @@ def tensor_bytes(
     return count + scale * _ceil(rows, 128) * _ceil(columns, 128)
 
 
-def rotary_bytes(spec: DeepseekV4Spec, max_model_len: int, *, draft: bool = False) -> int:
-    """Bytes of the tables of cos and sin: two tables, float32, one row per position."""
-    one = 2 * max_model_len * (spec.rope_head_dim // 2) * 4
-    return 2 * one * (2 if draft else 1)
+def rotary_bytes(spec: ModelSpec, max_model_len: int, *, draft: bool = False) -> int:
+    """Bytes of the tables of cos and sin, float32, one row per position."""
+    count, width = rotary_tables(spec)
+    one = 2 * max_model_len * (width // 2) * 4
+    return count * one * (2 if draft else 1)
 
 
-def _shard(spec: DeepseekV4Spec, layout: Layout) -> tuple[Shard, int]:
+def _shard(spec: ModelSpec, layout: Layout) -> tuple[ModelShard, int]:
     """The share of a card, and the number of experts that it holds."""
     vocabulary = (0, min(spec.vocab_size, _vocabulary_rows(spec, layout)))
     if layout.expert == 1:
-        return Shard.of(spec, layout.tensor, 0, vocabulary), spec.n_routed_experts
-    whole = Shard.of(replace(spec, moe_intermediate_size=layout.tensor), layout.tensor, 0, (0, 0))
+        return shard_of(spec, layout.tensor, vocabulary), spec.n_routed_experts
+    whole = shard_of(replace(spec, moe_intermediate_size=layout.tensor), layout.tensor, (0, 0))
     inter = spec.moe_intermediate_size
     shared = inter * spec.n_shared_experts
     if shared % layout.tensor:
@@ -232,23 +244,18 @@ def _shard(spec: DeepseekV4Spec, layout: Layout) -> tuple[Shard, int]:
             f"it must divide the shared experts' {shared} channels",
             "Lower it.",
         )
-    shard = replace(
-        whole,
-        intermediate=(0, inter),
-        shared_intermediate=(0, shared // layout.tensor),
-        vocabulary=vocabulary,
-    )
+    part = {"intermediate": (0, inter), "vocabulary": vocabulary}
+    name = "shared_intermediate" if isinstance(spec, DeepseekV4Spec) else "shared"
+    shard = replace(whole, **part, **{name: (0, shared // layout.tensor)})
     return shard, _ceil(spec.n_routed_experts, layout.expert)
 
 
-def _vocabulary_rows(spec: DeepseekV4Spec, layout: Layout) -> int:
+def _vocabulary_rows(spec: ModelSpec, layout: Layout) -> int:
     padded = _ceil(spec.vocab_size, VOCABULARY_PADDING) * VOCABULARY_PADDING
     return _ceil(padded, layout.tensor)
 
 
-def _local_shape(
-    name: str, rule: TensorRule, spec: DeepseekV4Spec, layout: Layout
-) -> tuple[int, ...]:
+def _local_shape(name: str, rule: TensorRule, spec: ModelSpec, layout: Layout) -> tuple[int, ...]:
     if rule.param in ("model.embed_tokens.weight", "lm_head.weight"):
         return (_vocabulary_rows(spec, layout), spec.hidden_size)
     shape = list(rule.view or rule.shape)

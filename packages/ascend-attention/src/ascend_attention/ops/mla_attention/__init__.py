@@ -1,4 +1,4 @@
-"""Multi-head latent attention (MLA) over paged latents, in absorbed form (DeepSeek-V2, section 2.1).
+"""Multi-head latent attention over paged latents, in absorbed form (DeepSeek-V2, section 2.1).
 
 Every query head is multiplied into the latent space by its part of ``kv_b_proj``, so that all heads
 share one row per token: a normed latent, which is key and value at once, and a rotated part, which
@@ -89,9 +89,7 @@ def _mla_attention_cpu(
     return reference.mla_attention(*given, scale)
 
 
-def _fake(
-    q_latent: torch.Tensor, *rest: object
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _fake(q_latent: torch.Tensor, *rest: object) -> tuple[torch.Tensor, torch.Tensor]:
     return (
         q_latent.new_empty(q_latent.shape),
         q_latent.new_empty(q_latent.shape[:2], dtype=torch.float32),
