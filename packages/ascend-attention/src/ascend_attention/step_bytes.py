@@ -108,10 +108,13 @@ def _closed(ratio: int, step: StepSize) -> int:
 
 
 def _index_bytes(kind: CacheKind, step: StepSize) -> int:
-    """Bytes of what :mod:`ascend_attention.vllm.dsa.metadata` makes for one kind in one group."""
+    """Bytes of what metadata builders make for one kind in one group."""
     tokens, ratio = step.tokens, kind.compress_ratio
     if kind.role is CacheRole.SLIDING_WINDOW:
         return tokens * (_PLACE + (kind.window or 0) * (_PLACE + _FLAG))
+    if not ratio:
+        # A row for every token, which attention finds by the block table.
+        return tokens * _PLACE
     closed = _closed(ratio, step)
     if kind.role in (CacheRole.COMPRESSOR_STATE, CacheRole.INDEX_STATE):
         return tokens * _PLACE + closed * overlap_of(ratio) * ratio * _PLACE

@@ -1,4 +1,4 @@
-"""DeepSeek models of the Ascend stack; today DeepSeek-V4.
+"""DeepSeek models of the Ascend stack: DeepSeek-V4, and V3 with R1.
 
 Importing this package needs torch; serving a model needs vLLM, which comes with an extra:
 ``ascend-models-deepseek[cpu]`` or ``[npu]``.

@@ -202,7 +202,9 @@ class WeightForms:
             if isinstance(rule, ExpertRule):
                 kind = QuantizedExpertRule
                 given |= {"expert": rule.expert, "tensor": rule.tensor}
-                found = WeightLayout(scheme, [WeightPart(*rule.shape)]).placements(0)
+                found = WeightLayout(scheme, [WeightPart(rule.shape[0], rule.shape[1])]).placements(
+                    0
+                )
             elif layer in placements:
                 found = placements[layer]
             else:

@@ -20,6 +20,8 @@ from ascend_models_deepseek.testing import (
     random_prompt,
     write_checkpoint,
 )
+from ascend_models_deepseek.testing.oracle_v3 import V3Oracle
+from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, TinyV3Spec, write_v3_checkpoint
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.serve
@@ -49,22 +51,39 @@ TIMEOUT_S = 280
                 "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
             },
         ),
+        (
+            replace(V3_SPECS["v3"], n_routed_experts=12, n_group=3),
+            {
+                "tensor_parallel_size": 2,
+                "enable_expert_parallel": True,
+                "max_num_batched_tokens": 100,
+                "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
+            },
+        ),
     ],
-    ids=["multiprocess", "tp2_mtp_chunked", "ep2_mtp_chunked"],
+    ids=["multiprocess", "tp2_mtp_chunked", "ep2_mtp_chunked", "v3_ep2_mtp_chunked"],
 )
 def test_engine_in_other_processes(
-    spec: TinyV4Spec, settings: dict[str, Any], tmp_path: Path
+    spec: TinyV4Spec | TinyV3Spec, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    folder = write_checkpoint(spec, tmp_path / "checkpoint")
+    folder, oracle = made(spec, tmp_path / "checkpoint")
     lengths = (1, 5, 128, 129, 370)
     prompts = [random_prompt(length, spec.vocab_size, seed=length) for length in lengths]
     results = run(folder, settings, prompts, tmp_path)
-    oracle = Oracle(folder)
     for prompt, (tokens, logits) in zip(prompts, results, strict=True):
         expected = oracle.picked_logits(prompt, tokens)
         assert len(tokens) == COUNT
         assert float((logits - expected).abs().max()) <= FLOAT32_LOGITS_ATOL
         assert expected.argmax(-1).tolist() == tokens
+
+
+def made(spec: TinyV4Spec | TinyV3Spec, folder: Path) -> tuple[Path, Oracle]:
+    """Write a spec's checkpoint and load it in transformers."""
+    if isinstance(spec, TinyV4Spec):
+        write_checkpoint(spec, folder)
+        return folder, Oracle(folder)
+    write_v3_checkpoint(spec, folder)
+    return folder, V3Oracle(folder)
 
 
 def run(

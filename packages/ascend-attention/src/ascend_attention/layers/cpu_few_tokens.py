@@ -52,7 +52,7 @@ class LayerArrays(NamedTuple):
         window: cache of the key-value rows.
         own: the layer's compressor.
         other: the indexer's.
-        index: the indexer's projections ``[n * d, L]`` and ``[n, H]``, and a float32 factor on
+        indexer: the indexer's projections ``[n * d, L]`` and ``[n, H]``, and a float32 factor on
             the weights of its heads.
         top_k: most entries that a token keeps; 0 without an indexer.
     """
@@ -62,7 +62,7 @@ class LayerArrays(NamedTuple):
     window: FlatCache
     own: StateWeights
     other: StateWeights
-    index: tuple[Array, Array, np.float32]
+    indexer: tuple[Array, Array, np.float32]
     top_k: int
 
 

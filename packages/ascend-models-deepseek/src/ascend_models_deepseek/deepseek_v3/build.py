@@ -20,7 +20,6 @@ from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.build import cache_family
 from ascend_models_deepseek.deepseek_v4.embedding import vocabulary_range
-from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,6 @@ class Build:
     ) -> Build:
         """For this process, whose part of the vocabulary ``embedding`` has already chosen."""
         groups = vllm_groups(expert_parallel=vllm_config.parallel_config.enable_expert_parallel)
-        ep = groups.ep
-        expert = ExpertRank(ep.rank_in_group, ep.world_size) if groups.expert_parallel else None
         return cls(
             architecture,
             spec,
@@ -69,7 +66,7 @@ class Build:
                 get_tensor_model_parallel_world_size(),
                 get_tensor_model_parallel_rank(),
                 vocabulary_range(embedding),
-                expert,
+                whole_experts=groups.expert_parallel,
             ),
             ComplexExpRotaryEmbedding(
                 spec.qk_rope_head_dim,

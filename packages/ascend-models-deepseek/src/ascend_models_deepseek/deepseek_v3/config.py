@@ -147,14 +147,14 @@ class DeepseekV3Spec:
         if experts % groups or not 1 <= self.topk_group <= groups:
             raise InvalidInputError(
                 f"n_group={groups} and topk_group={self.topk_group}",
-                f"groups divide n_routed_experts={experts}, and a token takes from 1 to all of them",
+                f"groups divide n_routed_experts={experts}, and a token takes 1 to all of them",
                 FIX_CONFIG,
             )
         reachable = experts // groups * self.topk_group
         if not 1 <= self.num_experts_per_tok <= reachable:
             raise InvalidInputError(
                 f"num_experts_per_tok={self.num_experts_per_tok}",
-                f"a token may reach {reachable} experts, those of topk_group={self.topk_group} groups",
+                f"topk_group={self.topk_group} groups have {reachable} experts",
                 FIX_CONFIG,
             )
 

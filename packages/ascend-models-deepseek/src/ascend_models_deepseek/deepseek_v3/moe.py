@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from ascend_fused_moe.communication import AllGatherCommImpl
 from ascend_fused_moe.expert_partition import ExpertPartition
-from ascend_fused_moe.experts_mlp import StackedExpertsMlp
-from ascend_fused_moe.layers.experts import RoutedExperts
+from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
+from ascend_fused_moe.mlp import Activation
 from ascend_fused_moe.pipeline import MoERouterInput
 from ascend_fused_moe.routers import AscendRouter, create_ascend_fused_moe_router
 from ascend_fused_moe.runner import AscendSharedExperts, SharedExpertParallelMode
@@ -70,18 +70,27 @@ class DeepseekV3MoE(nn.Module):
         self.router: AscendRouter = create_ascend_fused_moe_router(
             router_settings(spec), bias=self.gate_bias
         )
-        partition = ExpertPartition(experts, self.groups.ep.world_size)
-        inter = shard.intermediate[1] - shard.intermediate[0]
-        self.experts = RoutedExperts(partition.capacity, hidden, inter, dtype, None)
+        whole = self.groups.expert_parallel
+        self.experts = AscendRoutedExperts(
+            experts,
+            hidden,
+            spec.moe_intermediate_size,
+            dtype,
+            activation=Activation(),
+            ep_rank=self.groups.ep.rank_in_group,
+            ep_ranks=self.groups.ep.world_size,
+            tp_rank=0 if whole else self.groups.tp.rank_in_group,
+            tp_ranks=1 if whole else self.groups.tp.world_size,
+        )
         self.shared_experts: DeepseekV3MLP | None = None
         if spec.n_shared_experts:
             self.shared_experts = DeepseekV3MLP(build, shard.shared)
         self.runner: VllmMoERunner | None = None
-        if self.groups.expert_parallel:
+        if whole:
             self.runner = VllmMoERunner(
                 self.router,
-                StackedExpertsMlp(self.experts.w13, self.experts.w2),
-                AllGatherCommImpl(self.groups, partition),
+                self.experts,
+                AllGatherCommImpl(self.groups, ExpertPartition(experts, self.groups.ep.world_size)),
                 shared_experts=self.shared_experts,
             )
 
@@ -95,7 +104,8 @@ class DeepseekV3MoE(nn.Module):
         shared = None
         if self.shared_experts is not None:
             shared = self.shared_experts.w13, self.shared_experts.w2
-        return self.groups.tp.all_reduce(self.experts(hidden, weights, ids, shared))
+        summed = self.experts.forward_tokens(hidden, weights, ids, shared)
+        return self.groups.tp.all_reduce(summed)
 
     def route(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights ``[T, k]`` and expert ids ``[T, k]`` from the gate's ``logits [T, E]``."""

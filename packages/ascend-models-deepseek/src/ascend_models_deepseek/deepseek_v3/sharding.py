@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_ops_core.errors import InvalidInputError
 
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
-from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,6 @@ class Shard:
         intermediate: channels of each routed expert.
         shared: channels of the shared experts, which are one MLP.
         vocabulary: rows of embedding and head.
-        experts: routed experts.
     """
 
     heads: tuple[int, int]
@@ -29,7 +26,6 @@ class Shard:
     intermediate: tuple[int, int]
     shared: tuple[int, int]
     vocabulary: tuple[int, int]
-    experts: tuple[int, int]
 
     @property
     def num_heads(self) -> int:
@@ -43,7 +39,8 @@ class Shard:
         size: int,
         rank: int,
         vocabulary: tuple[int, int],
-        expert: ExpertRank | None = None,
+        *,
+        whole_experts: bool = False,
     ) -> Shard:
         """Ranges of ``rank`` among ``size``.
 
@@ -52,13 +49,13 @@ class Shard:
             size: tensor-parallel ranks.
             rank: one of them.
             vocabulary: its rows of embedding and head.
-            expert: its place among those that share whole experts; None where every rank has a
-                slice of each.
+            whole_experts: ranks share routed experts out whole, which no table of tensors has to
+                know; else every rank has a slice of each.
 
         Raises:
             InvalidInputError: ``size`` does not divide the heads or a network's channels.
         """
-        sliced = _sliced(spec, whole_experts=expert is not None)
+        sliced = _sliced(spec, whole_experts=whole_experts)
         if any(value % size for value in sliced.values()):
             name, value = next((n, v) for n, v in sliced.items() if v % size)
             usable = [
@@ -75,18 +72,13 @@ class Shard:
         def part(total: int) -> tuple[int, int]:
             return rank * (total // size), (rank + 1) * (total // size)
 
-        experts = 0, spec.n_routed_experts
         inter = spec.moe_intermediate_size
-        if expert is not None:
-            held = ExpertPartition(spec.n_routed_experts, expert.ranks).experts_of(expert.rank)
-            experts = held.start, held.stop
         return cls(
             heads=part(spec.num_attention_heads),
             dense=part(spec.intermediate_size),
-            intermediate=part(inter) if expert is None else (0, inter),
+            intermediate=(0, inter) if whole_experts else part(inter),
             shared=part(inter * spec.n_shared_experts),
             vocabulary=vocabulary,
-            experts=experts,
         )
 
 

@@ -10,7 +10,6 @@ from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
 from ascend_models_deepseek.deepseek_v3.weights import main_table, mtp_table
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
-from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config, expert_ranks
 
 
@@ -34,15 +33,20 @@ def check_request(vllm_config: VllmConfig) -> None:
     model = vllm_config.model_config
     architecture = ARCHITECTURES[model.hf_config.model_type]
     spec = architecture.spec.from_config(model.hf_config)
+    if vllm_config.quant_config is not None:
+        raise InvalidInputError(
+            f"quantization {vllm_config.quant_config.get_name()!r}",
+            "of the models with latent attention only unquantized checkpoints can be loaded yet",
+            "Convert the checkpoint to bfloat16 and remove quantization_config from config.json.",
+        )
     check_engine_config(spec, vllm_config)
     parallel = vllm_config.parallel_config
-    ranks = expert_ranks(parallel)
     shard = Shard.of(
         spec,
         parallel.tensor_parallel_size,
         0,
         (0, spec.vocab_size),
-        ExpertRank(0, ranks) if ranks > 1 else None,
+        whole_experts=expert_ranks(parallel) > 1,
     )
     speculative = vllm_config.speculative_config
     drafts = speculative is not None and speculative.method == "mtp"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
 
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import TensorRule, WeightTable
+from ascend_models_deepseek.deepseek_v4.weights import ExpertRule, TensorRule, WeightTable
 
 if TYPE_CHECKING:
     from ascend_models_deepseek.deepseek_v3.architecture import Architecture
@@ -15,6 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["TensorRule", "WeightTable", "attention_rules", "main_table", "mtp_table"]
 
 Rules = Iterator[tuple[str, TensorRule]]
+
+
+@dataclass(frozen=True)
+class CheckedRule(TensorRule):
+    """A tensor that is checked and goes nowhere."""
+
+    @property
+    def filled(self) -> str | None:
+        """No parameter."""
+        return None
+
+    def load(self, tensor: torch.Tensor, model: nn.Module) -> None:
+        """Leave ``model`` as it is."""
 
 
 def main_table(architecture: Architecture, spec: DeepseekV3Spec, shard: Shard) -> WeightTable:
@@ -102,7 +119,7 @@ def attention_rules(spec: DeepseekV3Spec, shard: Shard, layer: int, name: str, p
     # Some conversions store the frequencies, which follow from the config.
     yield (
         f"{name}.rotary_emb.inv_freq",
-        TensorRule((spec.qk_rope_head_dim // 2,), "", optional=True, kept=False),
+        CheckedRule((spec.qk_rope_head_dim // 2,), "", optional=True),
     )
 
 
@@ -131,7 +148,8 @@ def _layer(
     yield from architecture.rules(spec, shard, layer, f"{name}.self_attn", f"{param}.self_attn")
     mlp, target = f"{name}.mlp", f"{param}.mlp"
     if spec.is_dense_layer(layer):
-        yield from _network(hidden, spec.intermediate_size, shard.dense, mlp, target, ())
+        for _, name_of, rule in _network(hidden, spec.intermediate_size, shard.dense, target):
+            yield f"{mlp}.{name_of}.weight", rule
         return
     experts, inter = spec.n_routed_experts, spec.moe_intermediate_size
     yield f"{mlp}.gate.weight", TensorRule((experts, hidden), f"{target}.gate")
@@ -140,44 +158,28 @@ def _layer(
             f"{mlp}.gate.e_score_correction_bias",
             TensorRule((experts,), f"{target}.gate_bias"),
         )
-    held = range(*shard.experts)
     for e in range(experts):
-        place = (held.index(e),) if e in held else None
-        yield from _network(
-            hidden, inter, shard.intermediate, f"{mlp}.experts.{e}", f"{target}.experts", place
-        )
+        routed = _network(hidden, inter, shard.intermediate, f"{target}.experts")
+        for tensor, name_of, rule in routed:
+            yield (
+                f"{mlp}.experts.{e}.{name_of}.weight",
+                ExpertRule(rule.shape, rule.param, source=rule.source, expert=e, tensor=tensor),
+            )
     if spec.n_shared_experts:
-        yield from _network(
-            hidden,
-            inter * spec.n_shared_experts,
-            shard.shared,
-            f"{mlp}.shared_experts",
-            f"{target}.shared_experts",
-            (),
-        )
+        whole = inter * spec.n_shared_experts
+        shared = _network(hidden, whole, shard.shared, f"{target}.shared_experts")
+        for _, name_of, rule in shared:
+            yield f"{mlp}.shared_experts.{name_of}.weight", rule
 
 
 def _network(
-    hidden: int,
-    inter: int,
-    part: tuple[int, int],
-    name: str,
-    param: str,
-    place: tuple[int, ...] | None,
-) -> Rules:
-    """Rules of one gated MLP; ``place`` is that among a rank's experts, None for another rank's."""
-    kept = place is not None
-    at, local = place or (), part[1] - part[0]
+    hidden: int, inter: int, part: tuple[int, int], param: str
+) -> Iterator[tuple[str, str, TensorRule]]:
+    """Rules of one gated network, of which this rank has some channels, by both its names."""
+    local = part[1] - part[0]
     rows = (slice(*part),)
-    for weight, first in (("gate_proj", 0), ("up_proj", local)):
-        target = (*at, slice(first, first + local))
-        yield (
-            f"{name}.{weight}.weight",
-            TensorRule((inter, hidden), f"{param}.w13", target, rows, kept=kept),
-        )
-    yield (
-        f"{name}.down_proj.weight",
-        TensorRule(
-            (hidden, inter), f"{param}.w2", (*at, slice(None)), (slice(None), *rows), kept=kept
-        ),
-    )
+    for tensor, name, first in (("w1", "gate_proj", 0), ("w3", "up_proj", local)):
+        target = (slice(first, first + local),)
+        yield tensor, name, TensorRule((inter, hidden), f"{param}.w13", target, rows)
+    down = TensorRule((hidden, inter), f"{param}.w2", source=(slice(None), *rows))
+    yield "w2", "down_proj", down

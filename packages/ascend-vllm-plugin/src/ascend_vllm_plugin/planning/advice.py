@@ -9,6 +9,7 @@ import torch
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
+from ascend_vllm_plugin.planning.models import widest_tensor_parallel
 from ascend_vllm_plugin.planning.plan import Plan, gib, make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.weights import Layout, WeightFormat
@@ -118,7 +119,7 @@ def _enough_cards(plan: Plan) -> Layout | None:
     layout = plan.request.layout
     tensor, data = layout.tensor, layout.data
     # Ranks beyond the output groups exchange rows in every layer: to be asked for, not advised.
-    groups = plan.source.spec.o_groups
+    groups = widest_tensor_parallel(plan.source.spec)
     while 2 * tensor * data <= _MOST_CARDS:
         shared = layout.expert > 1
         for wider in ((2 * tensor, data), (tensor, 2 * data)):

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from ascend_attention.caches import CacheKind, layer_caches
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_attention.caches import CacheKind
+
+from ascend_vllm_plugin.planning.models import ModelSpec, caches_of_layer
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class BlockPool:
 
 
 def caches_of(
-    spec: DeepseekV4Spec,
+    spec: ModelSpec,
     *,
     dtype: torch.dtype,
     device: str,
@@ -175,17 +176,14 @@ def caches_of(
     return [
         LayerCache(layer, kind)
         for layer in range(layers)
-        for kind in layer_caches(
-            spec.compress_ratio(layer),
-            head_dim=spec.head_dim,
-            rotary_dim=spec.rope_head_dim,
-            index_head_dim=spec.index_head_dim,
-            sliding_window=spec.sliding_window,
+        for kind in caches_of_layer(
+            spec,
+            layer,
             dtype=dtype,
             device=device,
             block_tokens=block_tokens,
             keep_dtype=keep_dtype,
-        ).values()
+        )
     ]
 
 

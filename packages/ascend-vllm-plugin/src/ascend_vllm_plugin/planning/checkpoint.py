@@ -9,27 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.headers import known_dtypes, read_file
-from ascend_models_deepseek.deepseek_v4.quantization import resolver_of
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import (
-    CheckpointError,
-    WeightTable,
-    main_table,
-    mtp_table,
-)
+from ascend_models_deepseek.deepseek_v4.weights import CheckpointError, WeightTable
 from ascend_models_deepseek.quantized_rules import WeightForms
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights.descriptions import CacheDescription
 from ascend_ops_core.quantized_weights.weight import check_family
 
+from ascend_vllm_plugin.planning.models import (
+    ModelSpec,
+    draft_prefixes,
+    main_table,
+    mtp_table,
+    read_spec,
+    refuse_quantized,
+    resolver_of,
+    shard_of,
+)
 from ascend_vllm_plugin.planning.source import read_config
 
 INDEX_FILE = "model.safetensors.index.json"
 FAMILIES = ("A2", "A3", "A5")
-_DRAFT = "mtp."
 Headers = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
@@ -71,7 +72,7 @@ def check_checkpoint(directory: Path) -> CheckpointReport:
     report.tensors = len(stored)
     report.bytes = sum(torch.Size(shape).numel() * d.itemsize for shape, d in stored.values())
     try:
-        spec = DeepseekV4Spec.from_config(config)
+        spec = read_spec(config)
     except InvalidInputError as error:
         report.problems.append(f"config.json: {error}")
         return report
@@ -124,12 +125,12 @@ def _check_index(report: CheckpointReport, owner: Mapping[str, str], files: set[
 
 
 def _compare(
-    report: CheckpointReport, spec: DeepseekV4Spec, config: Mapping[str, Any], stored: Headers
+    report: CheckpointReport, spec: ModelSpec, config: Mapping[str, Any], stored: Headers
 ) -> None:
-    shard = Shard.of(spec, 1, 0, (0, spec.vocab_size))
+    shard = shard_of(spec, 1, (0, spec.vocab_size))
     rules = dict(main_table(spec, shard).rules)
-    unused: tuple[str, ...] = (_DRAFT,)
-    drafts = sum(name.startswith(_DRAFT) for name in stored)
+    unused = draft_prefixes(spec)
+    drafts = sum(name.startswith(unused) for name in stored)
     if spec.num_mtp_layers and drafts:
         rules |= mtp_table(spec, shard).rules
         unused = ()
@@ -139,6 +140,7 @@ def _compare(
         report.notes.append(f"{drafts} MTP tensors, but num_nextn_predict_layers=0: not used")
     try:
         resolver = resolver_of(config, report.directory)
+        refuse_quantized(spec, resolver)
         forms = WeightForms(WeightTable(rules, unused), resolver)
     except InvalidInputError as error:
         report.problems.append(str(error))

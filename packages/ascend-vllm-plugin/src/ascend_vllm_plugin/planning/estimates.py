@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-
 from ascend_vllm_plugin.planning.hccl import SOURCE
+from ascend_vllm_plugin.planning.models import ModelSpec
 from ascend_vllm_plugin.planning.weights import Layout
 
 MIB = 1024**2
@@ -63,7 +62,7 @@ class Step:
         return min(self.tokens, self.sequences * (1 + self.speculative_tokens))
 
 
-def needed_hccl(spec: DeepseekV4Spec, layout: Layout, itemsize: int, step: Step) -> Estimate:
+def needed_hccl(spec: ModelSpec, layout: Layout, itemsize: int, step: Step) -> Estimate:
     """The buffer that a layout asks for, to be set as ``HCCL_BUFFSIZE``.
 
     Zero for a single card. With shared-out experts the fused exchange sizes its buffer by it and

@@ -11,10 +11,10 @@ from ascend_attention.step_bytes import StepSize
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
-from ascend_vllm_plugin.compressed_caches import block_sizes
 from ascend_vllm_plugin.planning import estimates, step_memory
 from ascend_vllm_plugin.planning.block_pool import BlockPool, LayerCache, Load, caches_of, pool_of
 from ascend_vllm_plugin.planning.estimates import Estimate
+from ascend_vllm_plugin.planning.models import check_block_size
 from ascend_vllm_plugin.planning.projection import PlannedProjection, planned_projection
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import ModelSource, dtype_of, weight_format_of
@@ -31,7 +31,7 @@ _GIB = 1024**3
 
 @dataclass(frozen=True)
 class CacheUse:
-    """One of the five kinds of cache, over all layers of one compress ratio.
+    """One of the kinds of cache, over all layers of one compress ratio.
 
     Attributes:
         role: what a row is.
@@ -82,7 +82,7 @@ class Plan:
         needed_hccl: buffer that the layout asks for.
         caches: the kinds of cache.
         pool: vLLM's pool of blocks.
-        projection: of attention's output.
+        projection: of attention's output, or None for a model whose projection has no variants.
         cache_bytes: memory of the caches.
     """
 
@@ -103,7 +103,7 @@ class Plan:
     needed_hccl: Estimate
     caches: tuple[CacheUse, ...]
     pool: BlockPool
-    projection: PlannedProjection
+    projection: PlannedProjection | None
     cache_bytes: int
 
     @property
@@ -191,15 +191,7 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
             f"the model ends at max_position_embeddings={spec.max_position_embeddings}",
             f"Use at most {spec.max_position_embeddings}.",
         )
-    ratios = [spec.compress_ratio(layer) for layer in range(spec.num_hidden_layers)]
-    sizes = block_sizes(request.device, ratios)
-    if request.block_size not in (None, *sizes):
-        raise InvalidInputError(
-            f"block_size={request.block_size}",
-            f"on {request.device} compressed caches of this model use blocks of "
-            f"{' or '.join(map(str, sizes))} tokens",
-            "Leave --block-size unset, or use one of them.",
-        )
+    check_block_size(spec, request.device, request.block_size)
     resolver = source.resolver if request.weight_format in _AS_DESCRIBED else None
     weight_format = weight_format_of(source.config, request.weight_format, resolver)
     dtype = dtype_of(source.config, request.dtype, weight_format)
@@ -236,8 +228,8 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
             draft=draft,
             draft_owns=source.stored,
             resolver=resolver,
-            projection=projection.part,
-            projection_quantised=projection.variant.quantised,
+            projection=None if projection is None else projection.part,
+            projection_quantised=projection is not None and projection.variant.quantised,
         ),
         rotary_bytes=rotary_bytes(spec, length, draft=draft),
         activations=step_memory.activations(shape, step),
@@ -245,10 +237,12 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
             shape,
             step,
             graphs=request.device != "cpu",
-            exchanged=projection.buffer_bytes(request.graph_tokens, dtype.itemsize),
+            exchanged=0
+            if projection is None
+            else projection.buffer_bytes(request.graph_tokens, dtype.itemsize),
         ),
         graphs=graphs,
-        hccl=_hccl(request, projection.ranks if projection.own_group else 1),
+        hccl=_hccl(request, projection.ranks if projection and projection.own_group else 1),
         block_tables=tables,
         attention=attention,
         needed_hccl=_needed_hccl(source, request, dtype),

@@ -12,7 +12,9 @@ from ascend_attention.layers.output_projection import (
     choose_projection,
 )
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_ops_core.errors import InvalidInputError
 
+from ascend_vllm_plugin.planning.models import ModelSpec
 from ascend_vllm_plugin.planning.weights import Layout
 
 
@@ -49,14 +51,14 @@ class PlannedProjection:
 
 
 def planned_projection(
-    spec: DeepseekV4Spec,
+    spec: ModelSpec,
     layout: Layout,
     device: str,
     dtype: torch.dtype,
     asked: str = "auto",
     exchange: int = 1,
-) -> PlannedProjection:
-    """Choose the variant as the engine does.
+) -> PlannedProjection | None:
+    """Choose the variant as the engine does; None for a model whose projection has none.
 
     Args:
         spec: the model.
@@ -67,8 +69,17 @@ def planned_projection(
         exchange: replicas that share a projection (``o_proj_tensor_parallel_size``).
 
     Raises:
-        InvalidInputError: see :func:`ascend_attention.layers.output_projection.choose_projection`.
+        InvalidInputError: see :func:`ascend_attention.layers.output_projection.choose_projection`,
+            or a variant of a projection that has none.
     """
+    if not isinstance(spec, DeepseekV4Spec):
+        if asked != "auto" or exchange != 1:
+            raise InvalidInputError(
+                f"o_proj={asked!r} with {exchange} replicas",
+                "only DeepSeek-V4's output projection has variants",
+                "Leave both at their defaults.",
+            )
+        return None
     settings = ProjectionSettings(
         device,
         spec.num_attention_heads,

@@ -86,7 +86,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "max_num_batched_tokens": request.max_num_batched_tokens,
             "max_num_seqs": request.max_num_seqs,
             "speculative_tokens": request.speculative_tokens,
-            "o_proj": plan.projection.variant.name,
+            "o_proj": _projection(plan),
             "o_proj_tensor_parallel_size": request.o_proj_tensor_parallel_size,
         },
         "card": {
@@ -177,7 +177,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     )
     yield (
         f"{layout.cards} x {request.device}: tensor {layout.tensor}, data {layout.data}, expert "
-        f"{layout.expert}, output projection {plan.projection.variant.name}; "
+        f"{layout.expert}, output projection {_projection(plan)}; "
         f"{request.concurrency} request(s) of {plan.max_model_len} tokens\n"
     )
     yield _memory_table(plan)
@@ -271,6 +271,10 @@ def _pool_table(plan: Plan) -> Table:
             str(group.blocks_at_most(plan.max_model_len, plan.request.load.tokens_in_flight)),
         )
     return table
+
+
+def _projection(plan: Plan) -> str:
+    return "plain" if plan.projection is None else plan.projection.variant.name
 
 
 def _short(dtype: object) -> str:

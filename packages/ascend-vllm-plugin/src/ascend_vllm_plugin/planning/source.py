@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.headers import read_headers
-from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES, resolver_of
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import QuantizationResolver
 from ascend_ops_core.quantized_weights.descriptions import CONFIG_KEY
 
+from ascend_vllm_plugin.planning.models import (
+    MODEL_TYPES,
+    V4,
+    ModelSpec,
+    layer_rules,
+    read_spec,
+    resolver_of,
+)
 from ascend_vllm_plugin.planning.weights import WeightFormat
 
-MODEL_TYPE = "deepseek_v4"
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -40,7 +45,7 @@ class ModelSource:
 
     path: Path
     config: Mapping[str, Any]
-    spec: DeepseekV4Spec
+    spec: ModelSpec
     stored: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
     @property
@@ -67,7 +72,7 @@ def read_model(path: Path) -> ModelSource:
     """
     config = read_config(path)
     stored = read_headers(path) if path.is_dir() else {}
-    return ModelSource(path, config, DeepseekV4Spec.from_config(config), stored)
+    return ModelSource(path, config, read_spec(config), stored)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -85,12 +90,12 @@ def read_config(path: Path) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{file}", f"no JSON: {error}", "Download it again.") from error
-    if not isinstance(config, dict) or config.get("model_type") != MODEL_TYPE:
+    if not isinstance(config, dict) or config.get("model_type") not in MODEL_TYPES:
         kind = config.get("model_type") if isinstance(config, dict) else type(config).__name__
         raise InvalidInputError(
             f"model_type={kind!r}",
-            f"this version knows {MODEL_TYPE!r}",
-            "Give the config.json of a DeepSeek-V4 model.",
+            f"this version knows {', '.join(map(repr, MODEL_TYPES))}",
+            "Give the config.json of one of these models.",
         )
     return config
 
@@ -137,7 +142,7 @@ def weight_format_of(
     if asked not in ("auto", WeightFormat.STORED):
         return WeightFormat(asked)
     if resolver is None:
-        resolver = QuantizationResolver.of(config, LAYER_RULES)
+        resolver = QuantizationResolver.of(config, layer_rules(config))
     if resolver.source is None and asked == "auto":
         return WeightFormat.MODEL
     if resolver.source is None:
@@ -149,6 +154,7 @@ def weight_format_of(
     given = config.get("quantization_config")
     method = given.get("quant_method") if isinstance(given, Mapping) else None
     if asked == "auto" and resolver.source == CONFIG_KEY and method == "fp8":
-        # Without a word about experts, vLLM takes them for 4-bit ones.
-        return _FORMAT_OF_EXPERTS[config.get("expert_dtype") or "fp4"]
+        # Without a word about experts, vLLM takes those of DeepSeek-V4 for 4-bit ones.
+        experts = "fp4" if config.get("model_type") == V4 else "fp8"
+        return _FORMAT_OF_EXPERTS[config.get("expert_dtype") or experts]
     return WeightFormat.STORED

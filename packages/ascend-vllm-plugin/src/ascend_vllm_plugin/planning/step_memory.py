@@ -16,12 +16,14 @@ from ascend_attention.step_bytes import (
     layer_bytes,
     metadata_bytes,
 )
+from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_ops_core.devices import DeviceFacts
 
 from ascend_vllm_plugin.planning.block_pool import CacheGroup
 from ascend_vllm_plugin.planning.captures import CapturePlan
 from ascend_vllm_plugin.planning.estimates import MIB, Estimate, Step
+from ascend_vllm_plugin.planning.models import ModelSpec
 from ascend_vllm_plugin.planning.weights import Layout
 
 _FLOAT32 = 4
@@ -40,7 +42,7 @@ class Shape:
         draft: whether MTP drafts.
     """
 
-    spec: DeepseekV4Spec
+    spec: ModelSpec
     layout: Layout
     itemsize: int
     draft: bool = False
@@ -53,7 +55,7 @@ class Shape:
     @property
     def streams(self) -> int:
         """Bytes of a token's residual streams."""
-        return self.spec.hc_mult * self.hidden
+        return self.spec.hc_mult * self.hidden if isinstance(self.spec, DeepseekV4Spec) else 0
 
 
 def activations(shape: Shape, step: Step) -> Estimate:
@@ -160,7 +162,7 @@ def _attention_bytes(
 ) -> int:
     spec = shape.spec
     total = metadata_bytes(([one.kind for one in group.caches] for group in groups), step)
-    if facts is None:
+    if facts is None or isinstance(spec, DeepseekV3Spec):
         return total
     return total + max(
         layer_bytes(
@@ -181,6 +183,8 @@ def _token_bytes(shape: Shape) -> int:
     """Bytes per token at the widest point of a layer."""
     spec, item = shape.spec, shape.itemsize
     heads = spec.num_attention_heads // shape.layout.tensor
+    if isinstance(spec, DeepseekV3Spec):
+        return _latent_token_bytes(shape, spec, heads)
     groups = max(1, spec.o_groups // shape.layout.tensor)
     # Plans of the hyper-connections and the rotations, both float32.
     small = _FLOAT32 * (spec.hc_mult * (1 + spec.hc_mult) + 2 * spec.rope_head_dim)
@@ -195,6 +199,19 @@ def _token_bytes(shape: Shape) -> int:
         # The draft keeps what it was given beside what it made of it.
         widest += 2 * (shape.streams + shape.hidden)
     return widest
+
+
+def _latent_token_bytes(shape: Shape, spec: DeepseekV3Spec, heads: int) -> int:
+    """The same with latent attention: queries before and after the rotation, their absorbed form,
+    attended latents and values."""
+    item = shape.itemsize
+    head = 2 * spec.qk_head_dim + 2 * spec.kv_lora_rank + spec.v_head_dim
+    down = (spec.q_lora_rank or 0) + spec.kv_lora_rank + spec.qk_rope_head_dim
+    attention = 3 * shape.hidden + (heads * head + 2 * down) * item
+    dense = 2 * shape.hidden + 3 * spec.intermediate_size // shape.layout.tensor * item
+    widest = max(attention, dense, _expert_bytes(shape)) + _FLOAT32 * 2 * spec.qk_rope_head_dim
+    # The draft keeps what it was given beside what it made of it.
+    return widest + (3 * shape.hidden if shape.draft else 0)
 
 
 def _expert_bytes(shape: Shape) -> int:

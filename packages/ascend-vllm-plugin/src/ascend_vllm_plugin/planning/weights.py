@@ -1,7 +1,6 @@
-"""What the weights of DeepSeek-V4 take on one card, part by part, from the table of its tensors.
+"""What the weights of a model take on one card, part by part, from the table of its tensors.
 
-Names, shapes and shares come from the table that loads a checkpoint
-(``ascend_models_deepseek.deepseek_v4.weights``); here they are only counted.
+Names, shapes and shares come from the table that loads a checkpoint; here they are only counted.
 """
 
 from __future__ import annotations
@@ -14,11 +13,19 @@ from enum import StrEnum
 
 import torch
 from ascend_attention.layers.output_projection import ProjectionPart
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import TensorRule, main_table, mtp_table
+from ascend_models_deepseek.deepseek_v4.weights import TensorRule
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import QuantizationResolver
+
+from ascend_vllm_plugin.planning.models import (
+    ModelShard,
+    ModelSpec,
+    main_table,
+    mtp_table,
+    rotary_tables,
+    shard_of,
+    with_whole_experts,
+)
 
 VOCABULARY_PADDING = 64
 """vLLM rounds a vocabulary up to this many rows before it splits it."""
@@ -26,15 +33,25 @@ VOCABULARY_PADDING = 64
 DRAFT = "MTP draft"
 _PROJECTION = re.compile(r"\.attn\.wo_[ab]\.weight$")
 _MXFP8_BLOCK = 32  # values that share a scale of one byte
+_KEPT = (
+    "embed.",
+    "embed_tokens.",
+    "head.",
+    "compressor.",
+    "weights_proj.",
+    "ffn.gate.",
+    "tok_emb.",
+)
 _PARTS = (
-    (re.compile(r"^embed\."), "embedding"),
-    (re.compile(r"^head\."), "output head"),
-    (re.compile(r"\.attn\.indexer\."), "indexer"),
-    (re.compile(r"\.attn\.compressor\."), "compressor"),
-    (re.compile(r"\.attn\."), "attention"),
-    (re.compile(r"\.ffn\.experts\."), "routed experts"),
-    (re.compile(r"\.ffn\.shared_experts\."), "shared experts"),
-    (re.compile(r"\.ffn\.gate\."), "router"),
+    (re.compile(r"^(model\.embed_tokens|embed)\."), "embedding"),
+    (re.compile(r"^(lm_)?head\."), "output head"),
+    (re.compile(r"attn\.indexer\."), "indexer"),
+    (re.compile(r"attn\.compressor\."), "compressor"),
+    (re.compile(r"attn\."), "attention"),
+    (re.compile(r"\.(ffn|mlp)\.experts\."), "routed experts"),
+    (re.compile(r"\.(ffn|mlp)\.shared_experts\."), "shared experts"),
+    (re.compile(r"\.(ffn|mlp)\.gate\."), "router"),
+    (re.compile(r"\.mlp\."), "dense MLP"),
     (re.compile(r""), "norms and hyper-connections"),
 )
 
@@ -96,7 +113,7 @@ class Layout:
 
 
 def weights_by_part(
-    spec: DeepseekV4Spec,
+    spec: ModelSpec,
     layout: Layout,
     dtype: torch.dtype,
     weight_format: WeightFormat = WeightFormat.MODEL,
@@ -136,10 +153,10 @@ def weights_by_part(
             return stored_bytes(name, rule, shape, dtype, resolver)
         return tensor_bytes(tensor_class(name, rule), shape, dtype, weight_format)
 
-    def main(few: DeepseekV4Spec) -> Mapping[str, TensorRule]:
-        return main_table(few, shard).rules
+    def main(few: ModelSpec) -> Mapping[str, TensorRule]:
+        return {n: r for n, r in main_table(few, shard).rules.items() if not r.optional}
 
-    def drafted(few: DeepseekV4Spec) -> Mapping[str, TensorRule]:
+    def drafted(few: ModelSpec) -> Mapping[str, TensorRule]:
         rules = mtp_table(few, shard).rules
         return {n: r for n, r in rules.items() if not r.optional or n in draft_owns}
 
@@ -149,7 +166,7 @@ def weights_by_part(
     return dict(parts)
 
 
-def check_layout(spec: DeepseekV4Spec, layout: Layout) -> None:
+def check_layout(spec: ModelSpec, layout: Layout) -> None:
     """Refuse cards that cannot share the model, and name how many can.
 
     Raises:
@@ -158,7 +175,7 @@ def check_layout(spec: DeepseekV4Spec, layout: Layout) -> None:
     _shard(spec, layout)
 
 
-def parameters(spec: DeepseekV4Spec) -> int:
+def parameters(spec: ModelSpec) -> int:
     """Number of weights of the main model, tables of ids left out."""
     shard, held = _shard(spec, Layout())
 
@@ -170,8 +187,8 @@ def parameters(spec: DeepseekV4Spec) -> int:
 
 
 def _total(
-    table: Callable[[DeepseekV4Spec], Mapping[str, TensorRule]],
-    spec: DeepseekV4Spec,
+    table: Callable[[ModelSpec], Mapping[str, TensorRule]],
+    spec: ModelSpec,
     held: int,
     part: Callable[[str], str],
     measure: Callable[[str, TensorRule], int],
@@ -206,10 +223,11 @@ def tensor_class(name: str, rule: TensorRule) -> TensorClass:
     leaf = name.removeprefix("mtp.").rsplit(".", 1)[-1]
     if len(rule.shape) == 1 or leaf.startswith("hc_") or leaf == "ape":
         return TensorClass.CONTROL
-    if ".ffn.experts." in name:
+    if name.endswith(".mlp.gate.weight"):
+        return TensorClass.CONTROL
+    if ".ffn.experts." in name or ".mlp.experts." in name:
         return TensorClass.EXPERT
-    kept = ("embed.", "head.", "compressor.", "weights_proj.", "ffn.gate.", "tok_emb.")
-    return TensorClass.PLAIN if any(part in name for part in kept) else TensorClass.LINEAR
+    return TensorClass.PLAIN if any(part in name for part in _KEPT) else TensorClass.LINEAR
 
 
 def tensor_bytes(
@@ -262,21 +280,22 @@ def stored_bytes(
     return scheme.nbytes(torch.Size(shape[:-1]).numel(), shape[-1])
 
 
-def rotary_bytes(spec: DeepseekV4Spec, max_model_len: int, *, draft: bool = False) -> int:
-    """Bytes of the tables of cos and sin: two tables, float32, one row per position."""
-    one = 2 * max_model_len * (spec.rope_head_dim // 2) * 4
-    return 2 * one * (2 if draft else 1)
+def rotary_bytes(spec: ModelSpec, max_model_len: int, *, draft: bool = False) -> int:
+    """Bytes of the tables of cos and sin, float32, one row per position."""
+    count, width = rotary_tables(spec)
+    one = 2 * max_model_len * (width // 2) * 4
+    return count * one * (2 if draft else 1)
 
 
 def _shard(
-    spec: DeepseekV4Spec, layout: Layout, projection: ProjectionPart | None = None
-) -> tuple[Shard, int]:
+    spec: ModelSpec, layout: Layout, projection: ProjectionPart | None = None
+) -> tuple[ModelShard, int]:
     """The share of a card, and the number of experts that it holds."""
     vocabulary = (0, min(spec.vocab_size, _vocabulary_rows(spec, layout)))
     if layout.expert == 1:
-        return Shard.of(spec, layout.tensor, 0, vocabulary, projection), spec.n_routed_experts
+        return shard_of(spec, layout.tensor, vocabulary, projection), spec.n_routed_experts
     even = replace(spec, moe_intermediate_size=layout.tensor)
-    whole = Shard.of(even, layout.tensor, 0, (0, 0), projection)
+    whole = shard_of(even, layout.tensor, (0, 0), projection)
     inter = spec.moe_intermediate_size
     shared = inter * spec.n_shared_experts
     if shared % layout.tensor:
@@ -285,23 +304,17 @@ def _shard(
             f"it must divide the shared experts' {shared} channels",
             "Lower it.",
         )
-    shard = replace(
-        whole,
-        intermediate=(0, inter),
-        shared_intermediate=(0, shared // layout.tensor),
-        vocabulary=vocabulary,
-    )
-    return shard, _ceil(spec.n_routed_experts, layout.expert)
+    held = _ceil(spec.n_routed_experts, layout.expert)
+    part = (0, shared // layout.tensor)
+    return with_whole_experts(whole, (0, inter), part, vocabulary), held
 
 
-def _vocabulary_rows(spec: DeepseekV4Spec, layout: Layout) -> int:
+def _vocabulary_rows(spec: ModelSpec, layout: Layout) -> int:
     padded = _ceil(spec.vocab_size, VOCABULARY_PADDING) * VOCABULARY_PADDING
     return _ceil(padded, layout.tensor)
 
 
-def _local_shape(
-    name: str, rule: TensorRule, spec: DeepseekV4Spec, layout: Layout
-) -> tuple[int, ...]:
+def _local_shape(name: str, rule: TensorRule, spec: ModelSpec, layout: Layout) -> tuple[int, ...]:
     if rule.param in ("model.embed_tokens.weight", "lm_head.weight"):
         return (_vocabulary_rows(spec, layout), spec.hidden_size)
     shape = list(rule.view or rule.shape)

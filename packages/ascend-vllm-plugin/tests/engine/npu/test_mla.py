@@ -48,14 +48,17 @@ def test_a_ragged_batch_in_chunks(engines: EnginePool, checkpoints: Checkpoints)
 
 @pytest.mark.parametrize("settings", [{}, GRAPHS], ids=["eager", "graphs"])
 def test_drafts(engines: EnginePool, checkpoints: Checkpoints, settings: dict[str, Any]) -> None:
-    """The target's tokens, and as many right drafts as transformers' MTP layer says."""
+    """The target's tokens, and as many right drafts as transformers' MTP layer says.
+
+    Where a chunk of a prompt ends, vLLM 0.27.1's runner for devices gives the draft the prompt's
+    last token instead of the next one, so acceptance is compared for whole prompts alone.
+    """
     engine = engines.get(SPEC, **settings, **DRAFTS)
     requests = ragged()
     names = ("num_draft_tokens", "num_accepted_tokens")
     before = [engine.metric(f"vllm:spec_decode_{name}") for name in names]
     replays = counters()
-    with engine.scheduling_at_most(100):
-        results = engine.run(requests)
+    results = engine.run(requests)
     assert bool((counters() - replays).replays) is bool(settings)
     after = [engine.metric(f"vllm:spec_decode_{name}") for name in names]
     oracle = checkpoints.oracle(SPEC)
@@ -65,6 +68,9 @@ def test_drafts(engines: EnginePool, checkpoints: Checkpoints, settings: dict[st
     assert sum(one.accepted for one in expected) > 0
     reported = [now - then for now, then in zip(after, before, strict=True)]
     assert reported == [sum(o.drafted for o in expected), sum(o.accepted for o in expected)]
+    with engine.scheduling_at_most(100):
+        results = engine.run(requests[-2:])
+    assert_all_match(oracle, requests[-2:], results)
 
 
 def test_graphs_without_drafts(engines: EnginePool, checkpoints: Checkpoints) -> None:

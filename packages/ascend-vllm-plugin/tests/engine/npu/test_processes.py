@@ -53,13 +53,16 @@ def run(program: Path, given: dict[str, Any], result: Path, **environ: str) -> N
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
 
 
-def test_two_ranks_with_drafts_and_graphs(checkpoints: Checkpoints, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["tensor_parallel", "v3"])
+def test_two_ranks_with_drafts_and_graphs(
+    checkpoints: Checkpoints, tmp_path: Path, name: str
+) -> None:
     """Tensor parallelism over gloo: every rank has a simulated device of its own process.
 
     Prompts run without graphs, in chunks; decode steps are captured, collectives included. Every
     rank allocates what was planned.
     """
-    name, count = "tensor_parallel", 10
+    count = 10
     prompts = [random_prompt(n, checkpoints.spec(name).vocab_size, seed=n) for n in (1, 5, 129)]
     settings = SETTINGS | {
         "model": str(checkpoints.folder(name)),

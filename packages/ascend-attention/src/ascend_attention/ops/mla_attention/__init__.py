@@ -1,4 +1,4 @@
-"""Multi-head latent attention (MLA) over paged latents, in absorbed form (DeepSeek-V2, section 2.1).
+"""Multi-head latent attention over paged latents, in absorbed form (DeepSeek-V2, section 2.1).
 
 Every query head is multiplied into the latent space by its part of ``kv_b_proj``, so that all heads
 share one row per token: a normed latent, which is key and value at once, and a rotated part, which

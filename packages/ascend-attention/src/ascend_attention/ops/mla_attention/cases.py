@@ -13,7 +13,7 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 I32, I64 = torch.int32, torch.int64
 
 
-def _step(
+def step(
     new: Inputs,
     requests: list[tuple[int, int]],
     heads: int,
@@ -66,28 +66,28 @@ def _alone(new: Inputs, blocks: int, rows: int, width: int, dtype: torch.dtype) 
 
 def _transposed_heads(new: Inputs) -> tuple[Any, ...]:
     """Queries as batched products leave them, heads first, and as a part of wider heads."""
-    _, _, *rest = _step(new, [(20, 3), (9, 1)], 3, 24, 8, BF16, index=I32)
+    _, _, *rest = step(new, [(20, 3), (9, 1)], 3, 24, 8, BF16, index=I32)
     q_latent = new.randn(3, 4, 24, dtype=BF16).transpose(0, 1)
     return q_latent, new.randn(4, 3, 20, dtype=BF16)[..., 12:], *rest
 
 
 def _v3(new: Inputs, requests: list[tuple[int, int]], heads: int, columns: int) -> tuple[Any, ...]:
-    return _step(
+    return step(
         new, requests, heads, 512, 64, BF16, rows=128, index=I32, slab=False, columns=columns
     )
 
 
 CASES: dict[str, tuple[Case, ...]] = {
     "mla_attention": (
-        Case("no_tokens", lambda new: _step(new, [], 2, 16, 4)),
-        Case("first_token", lambda new: _step(new, [(1, 1)], 1, 8, 2)),
-        Case("ragged", lambda new: _step(new, [(17, 1), (5, 5), (33, 2)], 3, 20, 6, padding=2)),
-        Case("padding_alone", lambda new: _step(new, [], 2, 8, 4, padding=3)),
-        Case("many_heads", lambda new: _step(new, [(40, 2)], 19, 33, 10, index=I32)),
+        Case("no_tokens", lambda new: step(new, [], 2, 16, 4)),
+        Case("first_token", lambda new: step(new, [(1, 1)], 1, 8, 2)),
+        Case("ragged", lambda new: step(new, [(17, 1), (5, 5), (33, 2)], 3, 20, 6, padding=2)),
+        Case("padding_alone", lambda new: step(new, [], 2, 8, 4, padding=3)),
+        Case("many_heads", lambda new: step(new, [(40, 2)], 19, 33, 10, index=I32)),
         Case("transposed_heads", _transposed_heads),
-        Case("half", lambda new: _step(new, [(18, 3)], 4, 24, 8, F16, rows=32)),
-        Case("split", lambda new: _step(new, [(150, 1), (3, 1)], 2, 16, 8)),
-        Case("apart", lambda new: _step(new, [(50, 4)], 2, 16, 8, BF16, slab=False)),
+        Case("half", lambda new: step(new, [(18, 3)], 4, 24, 8, F16, rows=32)),
+        Case("split", lambda new: step(new, [(150, 1), (3, 1)], 2, 16, 8)),
+        Case("apart", lambda new: step(new, [(50, 4)], 2, 16, 8, BF16, slab=False)),
         Case("v3_tp8", lambda new: _v3(new, [(900, 1)] * 32, 16, 32), large=True),
         Case("v3_dp", lambda new: _v3(new, [(8000, 2)] * 4, 128, 1280), large=True),
         Case("v3_prefill", lambda new: _v3(new, [(512, 512)], 16, 64), large=True),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from ascend_attention.layers.mla import AscendMultiHeadLatentAttention, MLAQuery
-from ascend_attention.ops.mla_attention import mla_attention
 from ascend_attention.ops.mla_cache import kv_rmsnorm_rope_cache
+from ascend_attention.ops.mla_forward import mla_forward
 from ascend_attention.vllm.mla.cache_layers import AscendMLACache
 from ascend_attention.vllm.mla.metadata import AscendMLAMetadata
 
@@ -67,17 +67,17 @@ class AscendMLAImpl:
     def attend(self, query: MLAQuery, meta: AscendMLAMetadata) -> torch.Tensor:
         """``[T, h, V]`` of the step's tokens, whose rows are cached already."""
         layout = meta.layout
-        attended, _ = mla_attention(
-            self.weights.absorb(query.q_nope),
+        return mla_forward(
+            query.q_nope,
             query.q_rope,
             self.cache.latents,
             self.cache.ropes,
+            self.weights.kv_b,
             meta.block_table,
             layout.request,
             layout.position,
             self.weights.shape.scale,
         )
-        return self.weights.values(attended)
 
     def _step(
         self, query: MLAQuery, cos: torch.Tensor, sin: torch.Tensor, meta: AscendMLAMetadata

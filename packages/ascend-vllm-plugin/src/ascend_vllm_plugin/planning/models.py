@@ -1,0 +1,219 @@
+"""What planning and checking ask of a model: its config, tensors, shares and caches, by family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from ascend_attention.caches import CacheKind, latent_blocks, layer_caches
+from ascend_attention.layers.output_projection import ProjectionPart
+from ascend_models_deepseek.deepseek_v3 import weights as v3_weights
+from ascend_models_deepseek.deepseek_v3.architecture import ARCHITECTURES, Architecture
+from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
+from ascend_models_deepseek.deepseek_v3.quantization import LAYER_RULES as V3_RULES
+from ascend_models_deepseek.deepseek_v3.sharding import Shard as V3Shard
+from ascend_models_deepseek.deepseek_v4 import weights as v4_weights
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES as V4_RULES
+from ascend_models_deepseek.deepseek_v4.sharding import Shard as V4Shard
+from ascend_models_deepseek.deepseek_v4.weights import WeightTable
+from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.quantized_weights import LayerRules, QuantizationResolver, read_modelslim
+
+from ascend_vllm_plugin.compressed_caches import block_sizes
+
+ModelSpec = DeepseekV4Spec | DeepseekV3Spec
+ModelShard = V4Shard | V3Shard
+
+V4 = "deepseek_v4"
+MODEL_TYPES = (V4, *ARCHITECTURES)
+
+
+def read_spec(config: Mapping[str, Any]) -> ModelSpec:
+    """The validated config of a model.
+
+    Args:
+        config: ``config.json``, whose ``model_type`` is one of :data:`MODEL_TYPES`.
+
+    Raises:
+        InvalidInputError: the config describes no model that can be served.
+    """
+    kind = config["model_type"]
+    if kind == V4:
+        return DeepseekV4Spec.from_config(config)
+    return ARCHITECTURES[kind].spec.from_config(config)
+
+
+def main_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
+    """Tensors of the main model."""
+    if isinstance(spec, DeepseekV4Spec):
+        assert isinstance(shard, V4Shard)
+        return v4_weights.main_table(spec, shard)
+    assert isinstance(shard, V3Shard)
+    return v3_weights.main_table(_architecture(spec), spec, shard)
+
+
+def mtp_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
+    """Tensors of the MTP draft."""
+    if isinstance(spec, DeepseekV4Spec):
+        assert isinstance(shard, V4Shard)
+        return v4_weights.mtp_table(spec, shard)
+    assert isinstance(shard, V3Shard)
+    return v3_weights.mtp_table(_architecture(spec), spec, shard)
+
+
+def draft_prefixes(spec: ModelSpec) -> tuple[str, ...]:
+    """How names of the draft's tensors begin."""
+    if isinstance(spec, DeepseekV4Spec):
+        return ("mtp.",)
+    first = spec.num_hidden_layers
+    return tuple(f"model.layers.{first + i}." for i in range(max(spec.num_mtp_layers, 1)))
+
+
+def shard_of(
+    spec: ModelSpec,
+    size: int,
+    vocabulary: tuple[int, int],
+    projection: ProjectionPart | None = None,
+) -> ModelShard:
+    """What the first of ``size`` tensor-parallel ranks holds, a slice of each expert included.
+
+    Args:
+        spec: the model.
+        size: number of ranks.
+        vocabulary: rows of embedding and head.
+        projection: its part of DeepSeek-V4's output projection, or None for that of the variant
+            which is chosen for such ranks alone.
+
+    Raises:
+        InvalidInputError: ``size`` does not divide the model.
+    """
+    if isinstance(spec, DeepseekV4Spec):
+        return V4Shard.of(spec, size, 0, vocabulary, projection)
+    return V3Shard.of(spec, size, 0, vocabulary)
+
+
+def with_whole_experts(
+    shard: ModelShard,
+    intermediate: tuple[int, int],
+    shared: tuple[int, int],
+    vocabulary: tuple[int, int],
+) -> ModelShard:
+    """A rank's part where routed experts are shared out whole.
+
+    Args:
+        shard: its part of everything else.
+        intermediate: channels of a routed expert.
+        shared: channels of the shared experts.
+        vocabulary: rows of embedding and head.
+    """
+    if isinstance(shard, V4Shard):
+        return replace(
+            shard,
+            intermediate=intermediate,
+            shared_intermediate=shared,
+            vocabulary=vocabulary,
+        )
+    return replace(shard, intermediate=intermediate, shared=shared, vocabulary=vocabulary)
+
+
+def caches_of_layer(
+    spec: ModelSpec,
+    layer: int,
+    *,
+    dtype: torch.dtype,
+    device: str,
+    block_tokens: int | None,
+    keep_dtype: bool,
+) -> list[CacheKind]:
+    """The caches of one layer, MTP layers after the main ones.
+
+    Raises:
+        InvalidInputError: an unknown device family or block size.
+    """
+    if not isinstance(spec, DeepseekV4Spec):
+        return _architecture(spec).caches(spec, layer, dtype, device, block_tokens)
+    kinds = layer_caches(
+        spec.compress_ratio(layer),
+        head_dim=spec.head_dim,
+        rotary_dim=spec.rope_head_dim,
+        index_head_dim=spec.index_head_dim,
+        sliding_window=spec.sliding_window,
+        dtype=dtype,
+        device=device,
+        block_tokens=block_tokens,
+        keep_dtype=keep_dtype,
+    )
+    return list(kinds.values())
+
+
+def check_block_size(spec: ModelSpec, device: str, block_size: int | None) -> None:
+    """Refuse a block size that the model's caches do not have on a device.
+
+    Raises:
+        InvalidInputError: it names the sizes that they have.
+    """
+    if isinstance(spec, DeepseekV4Spec):
+        kind = "compressed"
+        ratios = [spec.compress_ratio(layer) for layer in range(spec.num_hidden_layers)]
+        sizes = block_sizes(device, ratios)
+    else:
+        kind, sizes = "latent", list(latent_blocks(device))
+    if block_size not in (None, *sizes):
+        raise InvalidInputError(
+            f"block_size={block_size}",
+            f"on {device} {kind} caches of this model use blocks of "
+            f"{' or '.join(map(str, sizes))} tokens",
+            "Leave --block-size unset, or use one of them.",
+        )
+
+
+def rotary_tables(spec: ModelSpec) -> tuple[int, int]:
+    """How many tables of cos and sin a model has, and how many channels each rotates."""
+    if isinstance(spec, DeepseekV4Spec):
+        return 2, spec.rope_head_dim
+    return 1, spec.qk_rope_head_dim
+
+
+def widest_tensor_parallel(spec: ModelSpec) -> int:
+    """Tensor-parallel ranks beyond which layers exchange more than their sums."""
+    return spec.o_groups if isinstance(spec, DeepseekV4Spec) else spec.num_attention_heads
+
+
+def resolver_of(config: Mapping[str, Any], directory: Path) -> QuantizationResolver:
+    """Which layer of a checkpoint is stored how.
+
+    Args:
+        config: ``config.json``, whose ``model_type`` is one of :data:`MODEL_TYPES`.
+        directory: where ModelSlim's description may lie beside it.
+
+    Raises:
+        InvalidInputError: a format that is not known, or a description that cannot be read.
+    """
+    return QuantizationResolver.of(config, layer_rules(config), read_modelslim(directory))
+
+
+def layer_rules(config: Mapping[str, Any]) -> LayerRules:
+    """What a model adds to the description of its quantised checkpoints."""
+    return V4_RULES if config.get("model_type") == V4 else V3_RULES
+
+
+def refuse_quantized(spec: ModelSpec, resolver: QuantizationResolver) -> None:
+    """Refuse quantised checkpoints of models that load none.
+
+    Raises:
+        InvalidInputError: it names what describes the quantisation.
+    """
+    if resolver.source is not None and not isinstance(spec, DeepseekV4Spec):
+        raise InvalidInputError(
+            f"a checkpoint that {resolver.source} describes as quantised",
+            "of the models with latent attention only unquantised ones can be loaded yet",
+            "Convert it to bfloat16 and remove the description.",
+        )
+
+
+def _architecture(spec: DeepseekV3Spec) -> Architecture:
+    return next(one for one in ARCHITECTURES.values() if one.spec is type(spec))
