@@ -9,7 +9,6 @@ import pytest
 import torch
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.sharding import ExpertRank
 from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
@@ -105,8 +104,9 @@ def test_shards_cover_everything_once() -> None:
     ):
         ranges = [getattr(shard, name) for shard in shards]
         assert [i for start, stop in ranges for i in range(start, stop)] == list(range(total))
-    held = [Shard.of(spec, 1, 0, (0, 0), ExpertRank(rank, 3)).experts for rank in range(3)]
-    assert [i for start, stop in held for i in range(start, stop)] == list(range(16))
+    whole = Shard.of(spec, 4, 1, (0, 0), whole_experts=True)
+    assert whole.intermediate == (0, spec.moe_intermediate_size)
+    assert whole.shared == shards[1].shared
 
 
 @pytest.mark.parametrize("size", [3, 5, 16])
