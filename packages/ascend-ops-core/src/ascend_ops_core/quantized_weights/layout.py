@@ -149,7 +149,7 @@ class WeightLayout:
         held = self._scale_rows(part)
         share = self.scheme.format.codes.per_byte
         blocks = self._scale_columns()
-        areas = {
+        areas: dict[str, tuple[tuple[slice, ...], tuple[slice, ...]]] = {
             "weight": (
                 (slice(start, stop), slice(self.columns[0] // share, self.columns[1] // share)),
                 (slice(first, first + stop - start),),
@@ -163,7 +163,7 @@ class WeightLayout:
         made = []
         for stored in self.scheme.tensors:
             name = _PARAMETERS.get(stored.role)
-            source, target = areas[name] if name else ((), ())
+            source, target = areas[name] if name else _NOWHERE
             made.append(
                 Placement(
                     stored,
@@ -188,6 +188,7 @@ class WeightLayout:
         return range(self.columns[0] // share, -(-self.columns[1] // share))
 
 
+_NOWHERE: tuple[tuple[slice, ...], tuple[slice, ...]] = ((), ())
 _PARAMETERS = {
     Role.VALUES: "weight",
     Role.SCALE: "scale",
