@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import ascend_fused_moe
+import pytest
 from ascend_fused_moe.ops import experts, routing
 from ascend_ops_core.testing import assert_close, run_python
 
@@ -43,3 +45,13 @@ def test_everything_but_the_kernels_works_on_bare_torch() -> None:
     x, w13, w2 = given[0].view(2, 2), given[1].view(2, 2, 2), given[2].view(2, 2, 1)
     ids = torch.tensor([[0], [1]])
     assert_close(fused_experts(x, w13, w2, torch.ones(2, 1), ids), without, scale=10)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["layer", "operators", "balancing"])
+def test_what_the_readme_shows_runs_on_bare_torch(place: int) -> None:
+    """Each example by itself, where nothing but torch is installed."""
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(examples) == 3
+    printed = run_python(examples[place], missing=OTHERS)
+    assert printed.startswith(("torch.Size([5, 32])", "torch.Size([5, 32])", "0")[place])

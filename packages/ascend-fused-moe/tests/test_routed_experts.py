@@ -244,9 +244,6 @@ def test_views_are_of_the_weights() -> None:
 def test_methods() -> None:
     method = AscendUnquantizedFusedMoEMethod()
     assert not method.is_monolithic
-    method.set_lora_context(None)
-    with pytest.raises(InvalidInputError, match="adapters of experts are not supported"):
-        method.set_lora_context("adapter")
     with pytest.raises(InvalidInputError, match="Use AscendUnquantizedFusedMoEMethod"):
         AscendQuantizedFusedMoEMethod(MoEQuantParams())
 
@@ -289,3 +286,17 @@ def test_maps_lie_where_the_weights_do() -> None:
         layer = layer_of()
     assert layer.w13.device.type == "meta"
     assert layer.maps.routing_table.device.type == "meta"
+
+
+@pytest.mark.parametrize("own", [(0, 4), (4, 7), (7, 7)], ids=str)
+@pytest.mark.parametrize("unpadded", [0, 2, 9])
+def test_a_rank_counts_the_tokens_of_its_replica(own: tuple[int, int], unpadded: int) -> None:
+    """Tokens go where they go without counting; padding of the replica is left out."""
+    layer = layer_of(placement=initial_placement(EXPERTS, 2, 3), ep_ranks=2)
+    ids = torch.randint(0, EXPERTS, (7, 2))
+    places = layer.to_physical(ids)
+    load = torch.zeros(layer.maps.placement.places, dtype=torch.int32)
+    layer.init_eplb(load, torch.tensor([unpadded], dtype=torch.int32))
+    assert torch.equal(layer.to_physical(ids, own=own), places)
+    counted = places[own[0] : min(own[1], own[0] + unpadded)]
+    assert load.tolist() == torch.bincount(counted.flatten(), minlength=len(load)).tolist()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
+from ascend_ops_core.errors import InvalidInputError
 
 from ascend_fused_moe.group_list import GroupList
 from ascend_fused_moe.ops.experts import fused_experts
+
+if TYPE_CHECKING:
+    from ascend_fused_moe.mlp.lora import RowsLoRA
 
 __all__ = ["ExpertsMlp", "StackedExpertsMlp", "experts_of_rows"]
 
@@ -15,13 +19,16 @@ __all__ = ["ExpertsMlp", "StackedExpertsMlp", "experts_of_rows"]
 class ExpertsMlp(Protocol):
     """The feed-forward networks of a rank's experts."""
 
-    def __call__(self, rows: torch.Tensor, group_list: GroupList) -> torch.Tensor:
+    def __call__(
+        self, rows: torch.Tensor, group_list: GroupList, lora: RowsLoRA | None = None
+    ) -> torch.Tensor:
         """Run each row through its expert.
 
         Args:
             rows: ``[R, H]`` in the order of the experts; ``R`` may be 0, and rows beyond those
                 that ``group_list`` stands for hold anything.
             group_list: rows of each expert.
+            lora: adapters of the rows; None for none.
 
         Returns:
             ``[R, H]`` in the same order; what comes of rows beyond the list is not read.
@@ -45,8 +52,20 @@ class StackedExpertsMlp:
         self.w2 = w2
         self.swiglu_limit = swiglu_limit
 
-    def __call__(self, rows: torch.Tensor, group_list: GroupList) -> torch.Tensor:
-        """See :class:`ExpertsMlp`."""
+    def __call__(
+        self, rows: torch.Tensor, group_list: GroupList, lora: RowsLoRA | None = None
+    ) -> torch.Tensor:
+        """See :class:`ExpertsMlp`.
+
+        Raises:
+            InvalidInputError: adapters.
+        """
+        if lora is not None:
+            raise InvalidInputError(
+                "adapters of experts in StackedExpertsMlp",
+                "its kernel computes both products at once",
+                "Hold the experts in an AscendRoutedExperts.",
+            )
         held = GroupList(group_list.values[: self.w13.shape[0]], group_list.kind)
         ids = experts_of_rows(held, rows.shape[0]).unsqueeze(1)
         ones = torch.ones(ids.shape, dtype=torch.float32, device=rows.device)

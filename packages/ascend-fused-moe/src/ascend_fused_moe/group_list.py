@@ -73,6 +73,18 @@ class GroupList:
             return self
         return GroupList(self.values.cumsum(0), GroupListKind.CUMULATIVE)
 
+    def with_all(self, rows: int) -> GroupList:
+        """Running sums that give the last expert all rows behind the groups too.
+
+        Computed where the list is, without a look at it.
+
+        Args:
+            rows: number of rows that are grouped.
+        """
+        ends = self.cumulative().values.clone()
+        ends[-1:] = rows
+        return GroupList(ends, GroupListKind.CUMULATIVE)
+
     def check(self, rows: int, experts: int) -> None:
         """Refuse a list that does not describe the rows; call it where one is made or handed in.
 

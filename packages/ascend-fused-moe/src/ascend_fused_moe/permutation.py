@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["permute", "unpermute"]
+__all__ = ["permute", "sorted_rows", "unpermute"]
 
 
 def permute(
@@ -13,7 +13,7 @@ def permute(
     """Copy each row once for each of its choices; the rows of one expert keep their order.
 
     Args:
-        x: ``[N, H]``.
+        x: ``[N, H]``, or ``[N]``.
         ids: ``[N, k]`` int64; an id outside ``[0, experts)`` is no choice.
         experts: number of experts.
 
@@ -22,18 +22,32 @@ def permute(
         rows of each expert, ``[experts]``. On a CPU ``R`` is the number of choices, on a device,
         where that would have to be waited for, ``N * k``; the rows behind hold anything.
     """
-    flat = ids.flatten()
-    valid = (flat >= 0) & (flat < experts)
-    key = torch.where(valid, flat, experts)
-    counts = torch.zeros(experts + 1, dtype=torch.int64, device=x.device)
-    counts = counts.scatter_add_(0, key, torch.ones_like(key))[:experts]
-    order = key.argsort(stable=True)
-    index = torch.empty_like(order)
-    index[order] = torch.arange(order.numel(), device=x.device)
-    index = torch.where(valid, index, -1).view(ids.shape)
+    order, index, counts = sorted_rows(ids, experts)
     if x.device.type == "cpu":
         order = order[: int(counts.sum())]
     return x[order // max(ids.shape[1], 1)], index, counts
+
+
+def sorted_rows(ids: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Choices in the order of experts, found without a look at them on the host.
+
+    Args:
+        ids: ``[N, k]`` int64; an id outside ``[0, experts)`` is no choice.
+        experts: number of experts.
+
+    Returns:
+        The choice (``token * k + number``) that each row is made of, ``[N * k]``, those that are
+        none last; for each choice its row or -1, ``[N, k]``; and the rows of each expert.
+    """
+    flat = ids.flatten()
+    valid = (flat >= 0) & (flat < experts)
+    key = torch.where(valid, flat, experts)
+    counts = torch.zeros(experts + 1, dtype=torch.int64, device=ids.device)
+    counts = counts.scatter_add_(0, key, torch.ones_like(key))[:experts]
+    order = key.argsort(stable=True)
+    index = torch.empty_like(order)
+    index[order] = torch.arange(order.numel(), device=ids.device)
+    return order, torch.where(valid, index, -1).view(ids.shape), counts
 
 
 def unpermute(rows: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

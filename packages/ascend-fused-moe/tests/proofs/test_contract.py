@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from ascend_fused_moe.dispatchers import TokenDispatcherWithMC2
 from ascend_fused_moe.groups import SingleRank
+from ascend_fused_moe.ops.permutation import npu as permutation
 from ascend_fused_moe.pipeline import MoETokenDispatchInput
 from ascend_ops_core.devices import device_family
-from ascend_ops_core.testing.contract import install
+from ascend_ops_core.testing.contract import (
+    SUPPORTED_WHEELS,
+    install,
+    open_wheel,
+    read_schemas,
+)
 from ascend_ops_core.testing.npu_proofs import ContractProof, contract_proofs, unreached_calls
 
 pytestmark = pytest.mark.contract
@@ -52,6 +61,49 @@ def dispatch_and_combine(family: str, active: bool) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_mc2_fits(family: str, active: bool) -> None:
     dispatch_and_combine(family, active)
+
+
+def schemas_of(version: str) -> dict[str, str]:
+    return read_schemas(open_wheel(Path(os.environ["ASCEND_TORCH_NPU_WHEELS"]) / version))
+
+
+@pytest.mark.parametrize("version", SUPPORTED_WHEELS)
+def test_no_wheel_fuses_dispatch_experts_and_combine(version: str) -> None:
+    """What `fused_mc2` is refused for; once a wheel has such an operator, it needs an adaptor."""
+    names = schemas_of(version)
+    assert "npu_moe_distribute_dispatch_v2" in names
+    fused = [
+        name
+        for name in names
+        if "mega" in name or "fused_moe" in name or ("dispatch" in name and "combine" in name)
+    ]
+    assert fused == []
+
+
+@pytest.mark.parametrize("version", SUPPORTED_WHEELS)
+def test_rows_travel_by_arguments_that_every_wheel_has(version: str) -> None:
+    """Their schemas differ: `x_dtype` and `k` came later."""
+    contract = install(family="A2")
+    before = len(contract.calls)
+    x = torch.empty(8, 1024, dtype=torch.bfloat16, device="meta")
+    ids = torch.empty(8, 4, dtype=torch.int64, device="meta")
+    rows, index, _ = permutation.permute_rows(x, ids, 5)
+    permutation.combine_rows(rows, index, torch.empty(8, 4, device="meta"), True)
+    for family in FAMILIES:
+        dispatch_and_combine(family, active=True)
+    calls = contract.calls[before:]
+    assert {call.op for call in calls} >= {
+        "npu_moe_init_routing_v2",
+        "npu_moe_finalize_routing",
+        "npu_moe_distribute_dispatch_v2",
+        "npu_moe_distribute_combine_v2",
+    }
+    schemas = schemas_of(version)
+    for call in calls:
+        arguments = torch._C.parse_schema(f"npu::{schemas[call.op]}").arguments
+        assert set(call.arguments) <= {one.name for one in arguments}, call.op
+        needed = {one.name for one in arguments if not one.has_default_value()}
+        assert needed <= set(call.arguments), call.op
 
 
 def test_every_call_in_the_sources_is_reached() -> None:

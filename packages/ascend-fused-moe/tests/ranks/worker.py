@@ -25,6 +25,7 @@ from ascend_fused_moe.experts_mlp import StackedExpertsMlp
 from ascend_fused_moe.groups import ParallelGroups, parallel_groups
 from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
 from ascend_fused_moe.mlp import Activation
+from ascend_fused_moe.pipeline import FusedExpertsResult
 from ascend_fused_moe.quant_params import build_quant_params
 from ascend_fused_moe.routers import RouterSettings, create_ascend_fused_moe_router
 from ascend_fused_moe.runner import (
@@ -197,6 +198,8 @@ def run(layer: Layer) -> dict[str, Any] | None:
         return None
     groups = ParallelGroups(*(CountingGroup(one) for one in (plain.tp, plain.dp, plain.ep)))
     runner, router = _runner(layer, groups)
+    results: list[FusedExpertsResult] = []
+    runner.observe = results.append
     given, here = _inputs(layer, groups)
     given = {name: one.to(DEVICE) for name, one in given.items()}
     output = runner(tokens=None if layer.ask else layer.tokens, **given)
@@ -207,7 +210,7 @@ def run(layer: Layer) -> dict[str, Any] | None:
         "output": output.float().cpu().numpy(),
         "chosen": router.chosen,
         "whole": whole,
-        "load": runner.last_result.group_list.counts().values.tolist(),
+        "load": results[-1].group_list.counts().values.tolist(),
         "calls": {
             name: dict(group.calls)
             for name, group in (("tp", groups.tp), ("dp", groups.dp), ("ep", groups.ep))

@@ -25,6 +25,7 @@ from ascend_fused_moe.dispatchers import (
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.experts_mlp import ExpertsMlp
 from ascend_fused_moe.groups import ParallelGroups
+from ascend_fused_moe.mlp.lora import MoELoRAContext, RowsLoRA
 from ascend_fused_moe.pipeline import (
     FusedExpertsResult,
     MoEPrepareOutput,
@@ -102,32 +103,38 @@ class MoECommMethod(ABC):
         """See :meth:`PrepareAndFinalize.finalize`."""
         return self.prepare_finalize.finalize(routed, prepared)
 
-    def fused_experts(self, given: MoETokenDispatchInput, mlp: ExpertsMlp) -> FusedExpertsResult:
+    def fused_experts(
+        self,
+        given: MoETokenDispatchInput,
+        mlp: ExpertsMlp,
+        lora: MoELoRAContext | None = None,
+    ) -> FusedExpertsResult:
         """Dispatch the rows, run the experts and combine their results.
 
         Args:
-            given: rows and their choices.
+            given: rows and their choices, with their adapters where ``lora`` is given.
             mlp: this rank's experts, :attr:`ExpertPartition.capacity` of them.
+            lora: the adapters; None for none.
+
+        Raises:
+            InvalidInputError: adapters of experts that take none, or a way that carries none.
         """
         dispatched = self.dispatcher.token_dispatch(given)
         # A rank whose experts have no rows has nothing to launch, but is waited for at the combine.
         rows = dispatched.rows
-        computed = mlp(rows, dispatched.group_list) if rows.shape[0] else rows
-        routed = self.dispatcher.token_combine(computed, dispatched.metadata)
+        if rows.shape[0]:
+            options = {}
+            if lora is not None:
+                assert dispatched.adapters is not None
+                options["lora"] = RowsLoRA(lora, dispatched.adapters)
+            rows = mlp(rows, dispatched.group_list, **options)
+        routed = self.dispatcher.token_combine(rows, dispatched.metadata)
         return FusedExpertsResult(routed, dispatched.group_list)
 
-    def set_lora_context(self, context: object | None) -> None:
-        """Take the adapters of a step.
-
-        Raises:
-            InvalidInputError: a context; the routed experts here have no products of low rank.
-        """
-        if context is not None:
-            raise InvalidInputError(
-                f"lora_context={context!r}",
-                "adapters of routed experts are not supported",
-                "Serve adapters that leave the experts alone.",
-            )
+    @property
+    def carries_adapters(self) -> bool:
+        """Whether rows take their adapters along to their experts."""
+        return True
 
     @abstractmethod
     def _prepare_finalize(self, sequence_parallel: bool) -> PrepareAndFinalize: ...
@@ -157,7 +164,10 @@ class AllGatherCommImpl(MoECommMethod):
         return PrepareAndFinalizeWithAllGather(self.groups, sequence_parallel=sequence_parallel)
 
     def _dispatcher(self) -> MoETokenDispatcher:
-        return TokenDispatcherWithAllGather(self.groups.ep.rank_in_group, self.partition.capacity)
+        ep = self.groups.ep
+        return TokenDispatcherWithAllGather(
+            ep.rank_in_group, self.partition.capacity, ep.world_size
+        )
 
 
 class AlltoAllCommImpl(MoECommMethod):
@@ -184,6 +194,11 @@ class MC2CommImpl(MoECommMethod):
     """
 
     kind = MoECommType.MC2
+
+    @property
+    def carries_adapters(self) -> bool:
+        """No: the operators send rows and nothing else."""
+        return False
 
     def _prepare_finalize(self, sequence_parallel: bool) -> PrepareAndFinalize:
         self._require_expert_parallel()
@@ -234,6 +249,11 @@ class FusedMC2CommImpl(MC2CommImpl):
         super().__init__(groups, partition, sequence_parallel=sequence_parallel)
         self.operator = operator
 
-    def fused_experts(self, given: MoETokenDispatchInput, mlp: ExpertsMlp) -> FusedExpertsResult:
+    def fused_experts(
+        self,
+        given: MoETokenDispatchInput,
+        mlp: ExpertsMlp,
+        lora: MoELoRAContext | None = None,
+    ) -> FusedExpertsResult:
         """See :meth:`MoECommMethod.fused_experts`."""
         return self.operator(given, mlp)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from ascend_ops_core.communication import all_gather_and_unpad, pad_and_reduce, pad_to_rows
@@ -218,6 +219,7 @@ def _each(given: MoERouterInput, change: Callable[[torch.Tensor], torch.Tensor])
         None if given.token_ids is None else change(given.token_ids),
         # Not every back end exchanges bool.
         None if active is None else change(active.to(torch.uint8)).bool(),
+        None if given.adapters is None else change(given.adapters),
     )
 
 
@@ -226,5 +228,4 @@ def _padded(given: MoERouterInput, rows: int) -> MoERouterInput:
     active = given.active
     if active is None:
         active = given.hidden_states.new_ones(given.tokens, dtype=torch.bool)
-    whole = MoERouterInput(given.hidden_states, given.router_logits, given.token_ids, active)
-    return _each(whole, lambda x: pad_to_rows(x, rows))
+    return _each(replace(given, active=active), lambda x: pad_to_rows(x, rows))

@@ -137,7 +137,8 @@ class MoECommMethods:
         operator: for ``fused_mc2``, or None.
 
     Raises:
-        InvalidInputError: ``layer`` describes other ranks or experts.
+        InvalidInputError: ``layer`` describes other ranks or experts, or an operator that is not
+            given.
     """
 
     def __init__(
@@ -156,6 +157,12 @@ class MoECommMethods:
                 f"a layer of {described} ranks, sharing ranks and experts",
                 f"groups and partition have {given}",
                 "Describe the layer that they were made for.",
+            )
+        if layer.fused_operator != (operator is not None):
+            raise InvalidInputError(
+                f"fused_operator={layer.fused_operator} with operator={operator!r}",
+                "a layer has an operator for 'fused_mc2' exactly where it is given one",
+                "Pass the operator, or describe the layer without one.",
             )
         self.layer = layer
         self.groups = groups

@@ -9,7 +9,8 @@ import torch
 from ascend_fused_moe.dispatchers.base import MoETokenDispatcher
 from ascend_fused_moe.group_list import GroupList, GroupListKind
 from ascend_fused_moe.groups import MoEGroup
-from ascend_fused_moe.permutation import permute, unpermute
+from ascend_fused_moe.ops.permutation import combine_rows, permute_rows
+from ascend_fused_moe.permutation import permute
 from ascend_fused_moe.pipeline import (
     MoEAllToAllCombineMetadata,
     MoECombineMetadata,
@@ -39,15 +40,21 @@ class TokenDispatcherWithAll2AllV(MoETokenDispatcher):
         """See :meth:`MoETokenDispatcher.token_dispatch`."""
         ranks = self.group.world_size
         places = ranks * self.capacity
-        rows, index, counts = permute(given.hidden_states, given.chosen(), places)
+        rows, index, counts = permute_rows(given.hidden_states, given.chosen(), places)
         leaving, arriving = self._numbers(counts.view(ranks, self.capacity))
         sent, received = (tuple(one.sum(1).tolist()) for one in (leaving, arriving))
         arrived = self.group.all_to_all_rows(rows[: sum(sent)], sent, received)
         order = self._by_expert(arriving, arrived.device)
+        adapters = None
+        if given.adapters is not None:
+            leaving_too = permute(given.adapters, given.chosen(), places)[0][: sum(sent)]
+            adapters = self.group.all_to_all_rows(leaving_too, sent, received)[order]
         group_list = GroupList(arriving.sum(0).to(arrived.device), GroupListKind.COUNTS)
         group_list.check(arrived.shape[0], self.capacity)
-        metadata = MoEAllToAllCombineMetadata(given.weights, index, order, sent, received)
-        return MoETokenDispatchOutput(arrived[order], group_list, metadata)
+        metadata = MoEAllToAllCombineMetadata(
+            given.weights, index, order, sent, received, given.complete
+        )
+        return MoETokenDispatchOutput(arrived[order], group_list, metadata, adapters)
 
     def token_combine(self, rows: torch.Tensor, metadata: MoECombineMetadata) -> torch.Tensor:
         """See :meth:`MoETokenDispatcher.token_combine`; the sum over all experts."""
@@ -55,7 +62,7 @@ class TokenDispatcherWithAll2AllV(MoETokenDispatcher):
         as_arrived = torch.empty_like(rows)
         as_arrived[metadata.order] = rows
         back = self.group.all_to_all_rows(as_arrived, metadata.received, metadata.sent)
-        return unpermute(back, metadata.index, metadata.weights)
+        return combine_rows(back, metadata.index, metadata.weights, complete=metadata.complete)
 
     def _numbers(self, leaving: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows that leave for each place and that arrive from each rank, both on the host."""

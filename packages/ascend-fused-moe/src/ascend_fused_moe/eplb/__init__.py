@@ -2,11 +2,13 @@
 
 ``ExpertPlacement`` says which place holds which expert, ``EplbLayerMaps`` keeps what follows on the
 device, ``ExpertLoadWindow`` counts, ``plan_rebalance`` computes a better placement, and
-``rebalance_layer`` puts it into effect on all ranks, or on none.
+``rebalance_layer`` puts it into effect on all ranks, or on none. ``EplbBalancer`` does all that for
+the layers of a model, step by step.
 """
 
 from __future__ import annotations
 
+from ascend_fused_moe.eplb.balancer import BalancedLayer, EplbBalancer, RebalanceReport
 from ascend_fused_moe.eplb.exchange import AloneExchange, Exchange, ProcessExchange
 from ascend_fused_moe.eplb.load import ExpertLoadWindow
 from ascend_fused_moe.eplb.maps import EplbLayerMaps
@@ -26,6 +28,8 @@ from ascend_fused_moe.eplb.weights import EplbExpertTensorList
 
 __all__ = [
     "AloneExchange",
+    "BalancedLayer",
+    "EplbBalancer",
     "EplbExpertTensorList",
     "EplbLayer",
     "EplbLayerMaps",
@@ -36,6 +40,7 @@ __all__ = [
     "ProcessExchange",
     "RebalanceError",
     "RebalancePlan",
+    "RebalanceReport",
     "build_expert_replica_routing_table",
     "imbalance",
     "initial_placement",

@@ -15,6 +15,7 @@ from ascend_fused_moe.group_list import GroupList, GroupListKind
 from ascend_fused_moe.mlp import (
     Activation,
     MoEWeights,
+    RowsLoRA,
     build_mlp_compute_input,
     is_plain_swiglu,
     unified_apply_mlp,
@@ -66,19 +67,6 @@ class AscendUnquantizedFusedMoEMethod:
         """Channels of ``I`` that a tensor-parallel slice must not cut."""
         return 1
 
-    def set_lora_context(self, context: object | None) -> None:
-        """Take the adapters of a batch.
-
-        Raises:
-            InvalidInputError: there are any; experts with adapters are not supported.
-        """
-        if context is not None:
-            raise InvalidInputError(
-                f"lora_context={context!r}",
-                "adapters of experts are not supported",
-                "Serve without LoRA, or merge the adapter into the checkpoint.",
-            )
-
     def create_weights(self, layer: nn.Module, sizes: ExpertSizes) -> None:
         """Give a layer its parameters, which hold nothing yet.
 
@@ -107,6 +95,7 @@ class AscendUnquantizedFusedMoEMethod:
         activation: Activation,
         dtype: torch.dtype,
         rows_scale: torch.Tensor | None = None,
+        lora: RowsLoRA | None = None,
     ) -> torch.Tensor:
         """Run rows in the order of the experts through them.
 
@@ -120,6 +109,7 @@ class AscendUnquantizedFusedMoEMethod:
             quant=self.quant,
             activation=activation,
             dtype=dtype,
+            lora=lora,
         )
         return unified_apply_mlp(given)
 

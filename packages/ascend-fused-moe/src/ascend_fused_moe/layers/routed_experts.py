@@ -18,7 +18,7 @@ from ascend_fused_moe.eplb.weights import EplbExpertTensorList
 from ascend_fused_moe.group_list import GroupList
 from ascend_fused_moe.layers.experts_methods import ExpertSizes, method_of
 from ascend_fused_moe.layers.experts_slices import ExpertSlice
-from ascend_fused_moe.mlp import Activation, ActivationKind
+from ascend_fused_moe.mlp import Activation, ActivationKind, RowsLoRA
 from ascend_fused_moe.ops.grouped_mlp.formats import unpacked_fp4, unpacked_int4
 from ascend_fused_moe.quant_params import MoEQuantParams, QuantMode, build_quant_params
 
@@ -106,6 +106,7 @@ class AscendRoutedExperts(nn.Module):
         self.method.create_weights(self, sizes)
         self.maps = EplbLayerMaps(placement, ep_rank, max_replicas, self.w13.device)
         self._load: torch.Tensor | None = None
+        self._unpadded: torch.Tensor | None = None
         self._missing = {
             (expert, part)
             for expert in placement.on_rank(ep_rank)
@@ -236,7 +237,11 @@ class AscendRoutedExperts(nn.Module):
         return self
 
     def forward_impl(
-        self, rows: torch.Tensor, group_list: GroupList, rows_scale: torch.Tensor | None = None
+        self,
+        rows: torch.Tensor,
+        group_list: GroupList,
+        rows_scale: torch.Tensor | None = None,
+        lora: RowsLoRA | None = None,
     ) -> torch.Tensor:
         """Run each row through its expert; with tensor parallelism the results are to be summed.
 
@@ -244,15 +249,30 @@ class AscendRoutedExperts(nn.Module):
             rows: ``[R, H]`` in the order of this rank's places, in the model's dtype, or quantised.
             group_list: rows of each place.
             rows_scale: of quantised rows.
+            lora: adapters of the rows, for this rank's places; None for none.
 
         Returns:
             ``[R, H]`` in the model's dtype; see :func:`ascend_fused_moe.mlp.unified_apply_mlp`.
-        """
-        return self.method.apply(self, rows, group_list, self.activation, self.dtype, rows_scale)
 
-    def forward(self, rows: torch.Tensor, group_list: GroupList) -> torch.Tensor:
+        Raises:
+            InvalidInputError: adapters while experts are balanced, which would stay behind when
+                their experts move; others see there.
+        """
+        if lora is not None and self._load is not None:
+            raise InvalidInputError(
+                "adapters of experts that are balanced by load",
+                "they belong to places, which get other experts",
+                "Serve adapters without load balancing.",
+            )
+        return self.method.apply(
+            self, rows, group_list, self.activation, self.dtype, rows_scale, lora
+        )
+
+    def forward(
+        self, rows: torch.Tensor, group_list: GroupList, lora: RowsLoRA | None = None
+    ) -> torch.Tensor:
         """:meth:`forward_impl` of rows that are not quantised."""
-        return self.forward_impl(rows, group_list)
+        return self.forward_impl(rows, group_list, lora=lora)
 
     def forward_tokens(
         self,
@@ -277,12 +297,16 @@ class AscendRoutedExperts(nn.Module):
             self, x, weights, ids, self.activation, self.dtype, shared
         )
 
-    def init_eplb(self, load: torch.Tensor) -> None:
+    def init_eplb(
+        self, load: torch.Tensor, num_unpadded_tokens: torch.Tensor | None = None
+    ) -> None:
         """Count the tokens of each place from now on.
 
         Args:
             load: ``[places of all ranks]`` int32, added to by :meth:`to_physical`; see
                 :meth:`ascend_fused_moe.eplb.ExpertLoadWindow.of_layer`.
+            num_unpadded_tokens: ``[1]`` int32 or int64, overwritten where it lies before each
+                step: rows from there on are padding, and are not counted. None counts all rows.
 
         Raises:
             InvalidInputError: another number of places.
@@ -294,6 +318,7 @@ class AscendRoutedExperts(nn.Module):
                 "Pass one counter for each place of all ranks.",
             )
         self._load = load
+        self._unpadded = num_unpadded_tokens
 
     def to_physical(
         self,
@@ -301,12 +326,26 @@ class AscendRoutedExperts(nn.Module):
         num_unpadded_tokens: torch.Tensor | None = None,
         *,
         offset: int = 0,
+        own: tuple[int, int] | None = None,
     ) -> torch.Tensor:
         """The places that tokens take for logical experts, counted after :meth:`init_eplb`.
 
-        See :meth:`ascend_fused_moe.eplb.EplbLayerMaps.to_physical`.
+        Args:
+            ids: ``[T, k]``.
+            num_unpadded_tokens: as in :meth:`init_eplb`, and instead of it.
+            offset: see :meth:`ascend_fused_moe.eplb.EplbLayerMaps.to_physical`.
+            own: half-open range of the rows that this rank counts, where others count theirs; its
+                padding is counted off from its first row. None counts all.
         """
-        return self.maps.to_physical(ids, self._load, num_unpadded_tokens, offset=offset)
+        if num_unpadded_tokens is None:
+            num_unpadded_tokens = self._unpadded
+        if own is None or self._load is None:
+            return self.maps.to_physical(ids, self._load, num_unpadded_tokens, offset=offset)
+        first, last = own
+        self.maps.to_physical(
+            ids[first:last], self._load, num_unpadded_tokens, offset=offset + first
+        )
+        return self.maps.to_physical(ids, offset=offset)
 
     def get_expert_weights(self) -> list[torch.Tensor]:
         """``[places, -1]`` views of everything that belongs to experts, as vLLM's EPLB takes it."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from ascend_fused_moe.mlp.activation import Activation, ActivationKind
 from ascend_fused_moe.mlp.core import (
-    cumsum_group_list,
     is_plain_swiglu,
     quant_apply_mlp,
     unified_apply_mlp,
     unquant_apply_mlp,
 )
 from ascend_fused_moe.mlp.data import MoEMlpComputeInput, MoEWeights, build_mlp_compute_input
+from ascend_fused_moe.mlp.lora import MoELoRAContext, RowsLoRA
 from ascend_fused_moe.mlp.plan import FUSIONS, FusionDecision, MlpPlan, plan_mlp
 
 __all__ = [
@@ -23,10 +23,11 @@ __all__ = [
     "ActivationKind",
     "FusionDecision",
     "MlpPlan",
+    "MoELoRAContext",
     "MoEMlpComputeInput",
     "MoEWeights",
+    "RowsLoRA",
     "build_mlp_compute_input",
-    "cumsum_group_list",
     "is_plain_swiglu",
     "plan_mlp",
     "quant_apply_mlp",

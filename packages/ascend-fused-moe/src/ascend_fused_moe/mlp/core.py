@@ -15,7 +15,7 @@ from ascend_ops_core.ops.quantization import (
 from ascend_ops_core.ops.swiglu_quant import dequant_swiglu_quant, swiglu_quant
 
 from ascend_fused_moe.experts_mlp import StackedExpertsMlp
-from ascend_fused_moe.group_list import GroupList, GroupListKind
+from ascend_fused_moe.group_list import GroupListKind
 from ascend_fused_moe.mlp.activation import Activation, ActivationKind
 from ascend_fused_moe.mlp.data import MoEMlpComputeInput, MoEWeights
 from ascend_fused_moe.mlp.plan import MlpPlan, plan_mlp
@@ -28,7 +28,6 @@ from ascend_fused_moe.ops.grouped_mlp import (
 from ascend_fused_moe.quant_params import MoEQuantParams
 
 __all__ = [
-    "cumsum_group_list",
     "is_plain_swiglu",
     "quant_apply_mlp",
     "unified_apply_mlp",
@@ -52,26 +51,29 @@ def unified_apply_mlp(given: MoEMlpComputeInput) -> torch.Tensor:
     rows = given.rows.shape[0]
     apply = quant_apply_mlp if given.quant.is_quant else unquant_apply_mlp
     if given.rows.device.type != "cpu":
-        return apply(replace(given, group_list=cumsum_group_list(given.group_list, rows)))
+        return apply(replace(given, group_list=given.group_list.with_all(rows)))
     ends = given.group_list.cumulative().values
     used = int(ends[-1]) if ends.numel() else 0
     if used == rows:
         return apply(given)
     scale = None if given.rows_scale is None else given.rows_scale[:used]
-    part = apply(replace(given, rows=given.rows[:used], rows_scale=scale))
+    lora = None if given.lora is None else given.lora.first(used)
+    part = apply(replace(given, rows=given.rows[:used], rows_scale=scale, lora=lora))
     return torch.cat([part, part.new_zeros(rows - used, part.shape[1])])
 
 
 def unquant_apply_mlp(given: MoEMlpComputeInput) -> torch.Tensor:
     """:func:`unified_apply_mlp` of weights that are not quantised, all rows being in a group."""
     weights = given.weights
-    if given.rows.device.type == "cpu" and is_plain_swiglu(weights, given.quant, given.activation):
+    plain = is_plain_swiglu(weights, given.quant, given.activation) and given.lora is None
+    if plain and given.rows.device.type == "cpu":
         # One kernel there, which reads the weights of an expert once.
         stacked = StackedExpertsMlp(weights.w13, weights.w2, given.activation.limit)
         return stacked(given.rows, given.group_list)
     gate_up = grouped_matmul(given.rows, weights.w13, given.group_list, weights.w13_bias)
-    hidden = given.activation(gate_up)
-    return grouped_matmul(hidden, weights.w2, given.group_list, weights.w2_bias)
+    hidden = given.activation(_with_w13_lora(gate_up, given))
+    out = grouped_matmul(hidden, weights.w2, given.group_list, weights.w2_bias)
+    return _with_w2_lora(out, hidden, given)
 
 
 def quant_apply_mlp(given: MoEMlpComputeInput, plan: MlpPlan | None = None) -> torch.Tensor:
@@ -87,11 +89,16 @@ def quant_apply_mlp(given: MoEMlpComputeInput, plan: MlpPlan | None = None) -> t
     rows, scale = given.rows, given.rows_scale
     if scale is None:
         rows, scale = _quantized(rows, given)
-    hidden, scale = _STEPS[plan.chosen](given, rows, scale)
     weights = given.weights
     assert weights.w2_scale is not None
-    return grouped_matmul_quantized(
-        hidden,
+    hidden: torch.Tensor | None = None
+    if given.lora is None:
+        second, scale = _STEPS[plan.chosen](given, rows, scale)
+    else:
+        hidden = given.activation(_with_w13_lora(_gate_up(given, rows, scale), given))
+        second, scale = _quantized(hidden, given)
+    out = grouped_matmul_quantized(
+        second,
         scale,
         weights.w2,
         weights.w2_scale,
@@ -101,22 +108,26 @@ def quant_apply_mlp(given: MoEMlpComputeInput, plan: MlpPlan | None = None) -> t
         dtype=given.dtype,
         bias=weights.w2_bias,
     )
+    return out if hidden is None else _with_w2_lora(out, hidden, given)
+
+
+def _with_w13_lora(gate_up: torch.Tensor, given: MoEMlpComputeInput) -> torch.Tensor:
+    if given.lora is None:
+        return gate_up
+    interleaved = given.activation.kind is ActivationKind.SWIGLU_OAI
+    return gate_up + given.lora.of_w13(given.rows, given.group_list, interleaved)
+
+
+def _with_w2_lora(
+    out: torch.Tensor, hidden: torch.Tensor, given: MoEMlpComputeInput
+) -> torch.Tensor:
+    return out if given.lora is None else out + given.lora.of_w2(hidden, given.group_list)
 
 
 def is_plain_swiglu(weights: MoEWeights, quant: MoEQuantParams, activation: Activation) -> bool:
     """Whether experts are what :func:`ascend_fused_moe.ops.experts.fused_experts` computes."""
     biased = weights.w13_bias is not None or weights.w2_bias is not None
     return not quant.is_quant and not biased and activation.kind is ActivationKind.SWIGLU
-
-
-def cumsum_group_list(group_list: GroupList, rows: int) -> GroupList:
-    """Running sums that give the last expert all rows behind the groups too.
-
-    Computed where the list is, without a look at it.
-    """
-    ends = group_list.cumulative().values.clone()
-    ends[-1:] = rows
-    return GroupList(ends, GroupListKind.CUMULATIVE)
 
 
 _Rows = tuple[torch.Tensor, torch.Tensor | None]

@@ -9,6 +9,7 @@ from ascend_ops_core.errors import InvalidInputError
 
 from ascend_fused_moe.group_list import GroupList
 from ascend_fused_moe.mlp.activation import Activation
+from ascend_fused_moe.mlp.lora import RowsLoRA
 from ascend_fused_moe.ops.grouped_mlp.formats import FORMATS, check_rows, check_weight
 from ascend_fused_moe.quant_params import MoEQuantParams
 
@@ -133,6 +134,7 @@ class MoEMlpComputeInput:
         quant: the mode.
         activation: between the products.
         dtype: of the result, and of what stays float in between.
+        lora: adapters of the rows, or None.
     """
 
     rows: torch.Tensor
@@ -142,6 +144,7 @@ class MoEMlpComputeInput:
     quant: MoEQuantParams = field(default_factory=MoEQuantParams)
     activation: Activation = field(default_factory=Activation)
     dtype: torch.dtype = torch.bfloat16
+    lora: RowsLoRA | None = None
 
 
 def build_mlp_compute_input(
@@ -153,6 +156,7 @@ def build_mlp_compute_input(
     quant: MoEQuantParams | None = None,
     activation: Activation | None = None,
     dtype: torch.dtype | None = None,
+    lora: RowsLoRA | None = None,
 ) -> MoEMlpComputeInput:
     """Check everything that can be checked without waiting for a device.
 
@@ -164,13 +168,14 @@ def build_mlp_compute_input(
         quant: None for weights that are not quantised.
         activation: None for SwiGLU without a limit.
         dtype: of the result; None takes that of float rows.
+        lora: adapters of the rows; None for none.
 
     Raises:
         InvalidInputError: rows, weights or groups that do not belong together, named with both
-            sides; quantised rows without ``dtype``.
+            sides; quantised rows without ``dtype``, or with adapters.
     """
     quant = quant or MoEQuantParams()
-    hidden, _ = weights.sizes(quant)
+    hidden, inter = weights.sizes(quant)
     if rows_scale is not None:
         rows_scale = check_rows(rows, rows_scale, quant.rows, hidden)
     else:
@@ -191,8 +196,16 @@ def build_mlp_compute_input(
             "Convert them.",
         )
     _check_groups(group_list, weights.experts, rows)
+    if lora is not None:
+        lora.context.check(hidden, inter, weights.experts)
+        if rows_scale is not None or lora.adapters.shape != rows.shape[:1]:
+            raise InvalidInputError(
+                f"adapters {list(lora.adapters.shape)} of {rows.dtype} rows {list(rows.shape)}",
+                "each row has one, and is not quantised before",
+                "Dispatch float rows together with their adapters.",
+            )
     return MoEMlpComputeInput(
-        rows, rows_scale, group_list, weights, quant, activation or Activation(), dtype
+        rows, rows_scale, group_list, weights, quant, activation or Activation(), dtype, lora
     )
 
 

@@ -29,6 +29,8 @@ class MoETokenDispatchInput:
         weights: ``[N, k]`` float32.
         ids: ``[N, k]`` physical ids; a negative one is no choice.
         active: ``[N]`` bool, False for rows that visit no expert; None if all do.
+        adapters: ``[N]`` integer, see :class:`MoERouterInput`; or None.
+        complete: no id is negative and all rows are active, which nobody looks up on a device.
 
     Raises:
         InvalidInputError: shapes that do not belong together, or ids that are not integers.
@@ -38,6 +40,8 @@ class MoETokenDispatchInput:
     weights: torch.Tensor
     ids: torch.Tensor
     active: torch.Tensor | None = None
+    adapters: torch.Tensor | None = None
+    complete: bool = False
 
     def __post_init__(self) -> None:
         rows = self.hidden_states.shape[0]
@@ -48,12 +52,14 @@ class MoETokenDispatchInput:
                 "Route exactly the rows that are dispatched.",
             )
         require_dtype("ids", self.ids, INDICES)
-        if self.active is not None and self.active.shape != (rows,):
-            raise InvalidInputError(
-                f"active {list(self.active.shape)}",
-                f"there are {rows} rows",
-                "Give each row one value.",
-            )
+        for name in ("active", "adapters"):
+            each = getattr(self, name)
+            if each is not None and each.shape != (rows,):
+                raise InvalidInputError(
+                    f"{name} {list(each.shape)}",
+                    f"there are {rows} rows",
+                    "Give each row one value.",
+                )
 
     def chosen(self) -> torch.Tensor:
         """``[N, k]`` int64: the ids, -1 in rows that are not active."""
@@ -68,10 +74,12 @@ class MoEAllGatherCombineMetadata:
     Attributes:
         weights: ``[N, k]`` float32.
         index: ``[N, k]`` int64: the row of each choice, -1 where its expert lies elsewhere.
+        complete: every choice has a row.
     """
 
     weights: torch.Tensor
     index: torch.Tensor
+    complete: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,7 @@ class MoEAllToAllCombineMetadata:
         order: ``[R]`` int64: the row received of which each row of the experts was made.
         sent: rows sent to each rank.
         received: rows received from each rank.
+        complete: every choice was sent.
     """
 
     weights: torch.Tensor
@@ -91,6 +100,7 @@ class MoEAllToAllCombineMetadata:
     order: torch.Tensor
     sent: tuple[int, ...]
     received: tuple[int, ...]
+    complete: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,8 +141,10 @@ class MoETokenDispatchOutput:
         rows: ``[R, H]``; rows beyond those that ``group_list`` stands for hold anything.
         group_list: rows of each of this rank's places for experts.
         metadata: what the same dispatcher's combine needs.
+        adapters: ``[R]`` integer, of the rows; None where the input had none.
     """
 
     rows: torch.Tensor
     group_list: GroupList
     metadata: MoECombineMetadata
+    adapters: torch.Tensor | None = None

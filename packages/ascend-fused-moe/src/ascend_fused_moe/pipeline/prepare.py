@@ -20,6 +20,8 @@ class MoERouterInput:
         token_ids: ``[T]`` integer, for routers with a table of token ids, or None.
         active: ``[T]`` bool, False where a row is padding and visits no expert, all real rows
             before all others; None where every row is real.
+        adapters: ``[T]`` integer, the adapter of each token, negative for none; None where no
+            token has one.
 
     Raises:
         InvalidInputError: another number of rows, or a mask that is not bool.
@@ -29,10 +31,11 @@ class MoERouterInput:
     router_logits: torch.Tensor
     token_ids: torch.Tensor | None = None
     active: torch.Tensor | None = None
+    adapters: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         rows = self.hidden_states.shape[0]
-        for name in ("router_logits", "token_ids", "active"):
+        for name in ("router_logits", "token_ids", "active", "adapters"):
             tensor = getattr(self, name)
             if tensor is not None and tensor.shape[0] != rows:
                 raise InvalidInputError(

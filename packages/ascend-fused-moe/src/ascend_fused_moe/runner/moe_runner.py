@@ -14,6 +14,7 @@ from torch import nn
 from ascend_fused_moe.communication.methods import MoECommMethod
 from ascend_fused_moe.communication.prepare_finalize import tokens_of_parts
 from ascend_fused_moe.experts_mlp import ExpertsMlp
+from ascend_fused_moe.mlp.lora import MoELoRAContext
 from ascend_fused_moe.pipeline import (
     FusedExpertsResult,
     MoEPrepareOutput,
@@ -62,6 +63,8 @@ class AscendMoERunner(nn.Module):
         dp_chunk_tokens: most tokens of a data-parallel part in one pass, which bounds memory; None
             for all in one.
         overlap: run the shared experts on a stream of their own.
+        observe: called with what the experts of each pass gave; nothing of a pass is kept here,
+            since what outlives a captured step lies where other graphs write.
 
     Raises:
         InvalidInputError: chunks with sequence parallelism, whose shares of a chunk would lie on
@@ -80,6 +83,7 @@ class AscendMoERunner(nn.Module):
         reduce_results: bool = True,
         dp_chunk_tokens: int | None = None,
         overlap: bool = False,
+        observe: Callable[[FusedExpertsResult], None] | None = None,
     ) -> None:
         super().__init__()
         self.router = router
@@ -93,7 +97,8 @@ class AscendMoERunner(nn.Module):
         self.groups = method.groups
         self.sequence_parallel = method.prepare_finalize.sequence_parallel
         self.to_physical = to_physical or method.partition.to_physical
-        self.last_result: FusedExpertsResult | None = None
+        self.observe = observe
+        self._lora: MoELoRAContext | None = None
         self._fused_output_is_reduced = method.output_is_reduced
         self._plan = bind(ALONE, *_ROUTED)
         if shared_experts is not None:
@@ -151,7 +156,8 @@ class AscendMoERunner(nn.Module):
         if active is not None and token_ids is not None:
             # Padding rows may name any token, and the table is read before they are dropped.
             token_ids = token_ids.masked_fill(~active, 0)
-        given = MoERouterInput(hidden_states, logits, token_ids, active)
+        adapters = None if self._lora is None else self._lora.token_lora_mapping
+        given = MoERouterInput(hidden_states, logits, token_ids, active, adapters)
         if tokens is None:
             tokens = tokens_of_parts(
                 given.tokens, self.groups, self.sequence_parallel, hidden_states.device
@@ -162,13 +168,15 @@ class AscendMoERunner(nn.Module):
         """Sum the parts of the last call's output over ``tp``; itself where it is whole."""
         return output if self.output_is_reduced else self.groups.tp.all_reduce(output)
 
-    def set_lora_context(self, context: object | None) -> None:
-        """Take the adapters of a step; there are none here that take any.
+    def set_lora_context(self, context: MoELoRAContext | None) -> None:
+        """Take the adapters of the experts for the calls that follow, and each token's of them.
 
-        Raises:
-            InvalidInputError: a context.
+        Every rank is given a context, or none is; adapters are exchanged with the tokens.
+
+        Args:
+            context: of this rank's tokens and places; None for no adapters.
         """
-        self._method(0).set_lora_context(context)
+        self._lora = context
 
     def _in_chunks(self, given: MoERouterInput, tokens: tuple[int, ...]) -> torch.Tensor:
         limit = self.dp_chunk_tokens
@@ -213,10 +221,23 @@ class AscendMoERunner(nn.Module):
             # Before replicas are chosen, since what is chosen there is counted as load.
             ids = ids.masked_fill(~rows.active.unsqueeze(1), -1)
         given = MoETokenDispatchInput(
-            rows.hidden_states, weights, self.to_physical(ids), rows.active
+            rows.hidden_states,
+            weights,
+            self.to_physical(ids),
+            rows.active,
+            rows.adapters,
+            complete=rows.active is None,
         )
-        self.last_result = method.fused_experts(given, self.mlp)
-        return self.last_result.routed_out
+        if self._lora is not None and not method.carries_adapters:
+            raise InvalidInputError(
+                f"adapters of experts with communication {method.kind.value!r}",
+                "its operators send rows without their adapters",
+                "Use 'all_gather' or 'all_to_all'.",
+            )
+        result = method.fused_experts(given, self.mlp, self._lora)
+        if self.observe is not None:
+            self.observe(result)
+        return result.routed_out
 
     def _sum(self, routed: torch.Tensor, shared: torch.Tensor | None) -> torch.Tensor:
         routed = self._maybe_reduce_routed_output(routed)
@@ -270,7 +291,13 @@ class AscendMoERunner(nn.Module):
 
 
 def _tensors(given: MoERouterInput) -> tuple[torch.Tensor | None, ...]:
-    return given.hidden_states, given.router_logits, given.token_ids, given.active
+    return (
+        given.hidden_states,
+        given.router_logits,
+        given.token_ids,
+        given.active,
+        given.adapters,
+    )
 
 
 def _shared_work(

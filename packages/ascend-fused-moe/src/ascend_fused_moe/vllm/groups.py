@@ -16,7 +16,7 @@ from vllm.forward_context import get_forward_context, is_forward_context_availab
 
 from ascend_fused_moe.groups import MoEGroup, ParallelGroups, SingleRank, TorchGroup
 
-__all__ = ["VllmGroup", "tokens_of_replicas", "vllm_groups"]
+__all__ = ["VllmGroup", "own_rows", "tokens_of_replicas", "vllm_groups"]
 
 
 class VllmGroup:
@@ -90,6 +90,23 @@ def tokens_of_replicas() -> tuple[int, ...] | None:
     """
     across = get_forward_context().dp_metadata if is_forward_context_available() else None
     return None if across is None else tuple(across.num_tokens_across_dp_cpu.tolist())
+
+
+def own_rows(groups: ParallelGroups) -> tuple[int, int] | None:
+    """Half-open range of this replica's rows among those that replicas gathered in this step.
+
+    Args:
+        groups: the layer's ranks.
+
+    Returns:
+        None where there is one replica, whose rows are all of them.
+    """
+    tokens = tokens_of_replicas()
+    if tokens is None or groups.dp.world_size == 1:
+        return None
+    place = groups.dp.rank_in_group
+    first = sum(tokens[:place])
+    return first, first + tokens[place]
 
 
 def _of(group: GroupCoordinator) -> MoEGroup:

@@ -29,13 +29,10 @@ class VllmMoERunner(AscendMoERunner):
         tokens: Sequence[int] | None = None,
     ) -> torch.Tensor:
         """See :meth:`ascend_fused_moe.runner.AscendMoERunner.forward`."""
-        out = super().forward(
+        return super().forward(
             hidden_states,
             router_logits,
             token_ids=token_ids,
             active=active,
             tokens=tokens_of_replicas() if tokens is None else tokens,
         )
-        # Tensors that outlive a captured step lie where other graphs write.
-        self.last_result = None
-        return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -26,8 +26,11 @@ class SimulatedGroup:
     Attributes:
         rank_in_group: this rank's place.
         world_size: number of ranks.
+        name: of no communicator.
         calls: names of the collectives that this rank took part in.
     """
+
+    name = ""
 
     def __init__(self, rank: int, shared: _Shared) -> None:
         self.rank_in_group = rank
@@ -55,6 +58,20 @@ class SimulatedGroup:
         """Part ``j`` goes to rank ``j``."""
         values = self._exchanged("all_to_all", parts)
         return torch.stack([value[self.rank_in_group] for value in values])
+
+    def all_to_all_rows(
+        self, rows: torch.Tensor, send: Sequence[int], receive: Sequence[int]
+    ) -> torch.Tensor:
+        """The next ``send[j]`` rows go to rank ``j``; ``receive`` says how many come from each."""
+        sent = [one.tolist() for one in self._exchanged("all_to_all_rows", torch.tensor(send))]
+        longest = max(map(sum, sent))
+        padded = rows.new_zeros(longest, *rows.shape[1:])
+        padded[: len(rows)] = rows
+        here = self.rank_in_group
+        shown = self._exchanged("all_to_all_rows", padded)
+        parts = [x[: sum(n)].split(n)[here] for x, n in zip(shown, sent, strict=True)]
+        assert [len(part) for part in parts] == list(receive), "other rows than were announced"
+        return torch.cat(parts)
 
     def _exchanged(self, name: str, value: torch.Tensor) -> list[torch.Tensor]:
         self.calls.append(name)

@@ -95,7 +95,11 @@ class AscendFusedMoERunner(MoERunner):
         weights, ids = self.ascend_router.select_experts(rows)
         self._capture(ids)
         dispatched = MoETokenDispatchInput(
-            rows.hidden_states, weights, self.partition.to_physical(ids), rows.active
+            rows.hidden_states,
+            weights,
+            self.partition.to_physical(ids),
+            rows.active,
+            complete=rows.active is None,
         )
         result = method.fused_experts(dispatched, self._mlp)
         routed = method.finalize(result.routed_out, prepared)

@@ -107,14 +107,15 @@ def npu_moe_init_routing_v2(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rows of x [T, H] once for each of their experts, in order of experts.
 
-    ``expert_idx`` int32 [T, k]. Returns the rows [T * k, H]; for each pair of a token and a choice
-    the row that it became, int32 [T * k]; the number of rows of each expert, int64; and an
-    undefined scale, here zero.
+    ``expert_idx`` int32 [T, k]. Returns the rows [T * k, H], of which those behind the rows of
+    active experts are undefined, here NaN or 77; for each pair of a token and a choice
+    the row that it became, int32 [T * k], -1 where its expert is not active; the number of rows of
+    each active expert, int64; and an undefined scale, here zero.
 
     Limits: float16, bfloat16, float32, int8; ids below ``expert_num``; ``expert_tokens_num_flag``
     is set, ``expert_tokens_num_type`` is 1 or 2, ``drop_pad_mode`` 0.
 
-    Assumed: rows of one expert keep the order of tokens. Modelled is the range of all experts, all
+    Assumed: rows of one expert keep the order of tokens. Modelled are ranges from expert 0, all
     rows, without quantisation, with counts and indices of kind 0.
     """
     op = "npu_moe_init_routing_v2"
@@ -133,15 +134,62 @@ def npu_moe_init_routing_v2(
         and offset is None
         and x_dtype is None
         and active_num in (-1, 0, expert_idx.numel())
-        and list(active_expert_range) == [0, expert_num]
+        and len(active_expert_range) == 2
+        and active_expert_range[0] == 0
     )
     require(modelled, op, "counts, quantisation, scale, rows or range", "not modelled")
     flat = expert_idx.flatten().long()
     in_range = bool(((flat >= 0) & (flat < expert_num)).all())
     require(in_range, op, "an expert id", f"0 to {expert_num - 1}")
+    active = active_expert_range[1]
+    require(0 < active <= expert_num, op, f"active_expert_range to {active}", f"1 to {expert_num}")
     order = flat.argsort(stable=True)
     became = torch.empty_like(order)
     became[order] = torch.arange(order.numel())
-    counts = torch.bincount(flat, minlength=expert_num)
+    became = torch.where(flat < active, became, -1)
+    counts = torch.bincount(flat, minlength=expert_num)[:active]
     rows = x[order // expert_idx.shape[1]]
+    rows[int(counts.sum()) :] = torch.nan if x.is_floating_point() else 77
     return rows, became.int(), counts, torch.zeros(flat.numel())
+
+
+@reference("npu_moe_finalize_routing", documented=("A2",))
+def npu_moe_finalize_routing(
+    expanded_permuted_rows: torch.Tensor,
+    skip1: torch.Tensor | None,
+    skip2: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    scales: torch.Tensor | None,
+    expanded_src_to_dst_row: torch.Tensor,
+    export_for_source_row: torch.Tensor | None,
+    drop_pad_mode: int | None = 0,
+    k: int | None = 1,
+) -> torch.Tensor:
+    """``sum_j scales[t, j] * rows[index[t + j * T]]`` for T tokens.
+
+    Rows [T * k, H] float16, bfloat16 or float32; scales [T, k] of the same dtype; the index int32
+    [T * k], each in 0 to T * k - 1.
+
+    Assumed: sums are made in float32, choice by choice, and rounded once. Modelled is the call with
+    scales alone, without rows that are added, biases or padding.
+    """
+    op = "npu_moe_finalize_routing"
+    rows, index = expanded_permuted_rows, expanded_src_to_dst_row
+    alone = skip1 is None and skip2 is None and bias is None and export_for_source_row is None
+    require(alone and scales is not None, op, "rows that are added, or no scales", "not modelled")
+    assert scales is not None
+    require(drop_pad_mode == 0, op, f"drop_pad_mode={drop_pad_mode}", "0")
+    require_dtype(op, "expanded_permuted_rows", rows, FLOATS)
+    require_dtype(op, "scales", scales, (rows.dtype,))
+    require_dtype(op, "expanded_src_to_dst_row", index, (torch.int32,))
+    require_rank(op, "scales", scales, 2, 2)
+    require_rank(op, "expanded_permuted_rows", rows, 2, 2)
+    tokens, choices = scales.shape
+    require(index.shape == (tokens * choices,), op, f"an index {list(index.shape)}", "[T * k]")
+    require(len(rows) == tokens * choices, op, f"{len(rows)} rows", f"{tokens * choices}")
+    inside = bool(((index >= 0) & (index < len(rows))).all())
+    require(inside, op, "an index", f"0 to {len(rows) - 1}")
+    out = torch.zeros(tokens, rows.shape[1])
+    for choice, at in enumerate(index.long().view(choices, tokens)):
+        out += rows[at].float() * scales[:, choice, None].float()
+    return out.to(rows.dtype)
