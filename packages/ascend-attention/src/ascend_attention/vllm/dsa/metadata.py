@@ -90,6 +90,7 @@ class DeferredDSAMetadata(AttentionMetadata):
     def forget(self) -> None:
         """Drop what was made, whose tensors belong to the graph that was captured with them."""
         self._layout = self._made = None
+        self.host.clear()
 
 
 def build_metadata(
