@@ -33,6 +33,7 @@ __all__ = [
     "as_numpy",
     "attention_step",
     "index_scratch",
+    "index_shape",
     "no_index",
     "no_states",
     "plain",
@@ -108,6 +109,17 @@ def no_index(dtype: Any, hidden: int) -> tuple[Array, Array, np.float32]:
     return np.empty((0, 1), dtype=dtype), np.empty((0, hidden), dtype=dtype), np.float32(0)
 
 
+def index_shape(layer: tuple[Any, ...]) -> tuple[int, int]:
+    """Heads ``n`` of the indexer and their width ``d``; 0 and 1 without one.
+
+    Args:
+        layer: :class:`LayerArrays`, plain.
+    """
+    projection, heads, _ = layer[LayerArrays._fields.index("index")]
+    count = heads.shape[0]
+    return count, projection.shape[0] // count if count else 1
+
+
 def index_scratch(layer: tuple[Any, ...], tokens: int) -> tuple[Array, Array]:
     """Room for the indexer's queries ``[T, n, d]`` and their heads' weights ``[T, n]``.
 
@@ -115,12 +127,11 @@ def index_scratch(layer: tuple[Any, ...], tokens: int) -> tuple[Array, Array]:
         layer: :class:`LayerArrays`, plain.
         tokens: ``T``.
     """
-    projection, heads, _ = layer[LayerArrays._fields.index("index")]
-    count = heads.shape[0]
-    width = projection.shape[0] // count if count else 1
+    heads, width = index_shape(layer)
+    projection = layer[LayerArrays._fields.index("index")][0]
     return (
-        np.empty((tokens, count, width), dtype=projection.dtype),
-        np.empty((tokens, count), dtype=np.float32),
+        np.empty((tokens, heads, width), dtype=projection.dtype),
+        np.empty((tokens, heads), dtype=np.float32),
     )
 
 

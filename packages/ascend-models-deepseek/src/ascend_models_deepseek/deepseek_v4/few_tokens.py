@@ -28,6 +28,9 @@ _DTYPES = (torch.float32, torch.bfloat16)
 _NO_TABLE = np.zeros((0, 0), dtype=np.int32)
 _NO_BIAS = np.zeros(0, dtype=np.float32)
 
+# By the shapes of a layer and a step: layers run one after the other and leave nothing in it.
+_shared_scratch: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
 
 class LayerWeights(NamedTuple):
     """What a layer reads besides its attention's caches.
@@ -50,6 +53,19 @@ class LayerWeights(NamedTuple):
     between: tuple[Any, ...]
     routing: tuple[Any, ...]
     experts: tuple[Any, ...]
+
+
+class LayerShape(NamedTuple):
+    """Sizes of a layer: ``n``, ``H``, ``L``, ``h``, ``D``, ``E``, ``k``, and the model's dtype."""
+
+    streams: int
+    hidden: int
+    latent: int
+    heads: int
+    width: int
+    experts: int
+    top_k: int
+    dtype: torch.dtype
 
 
 class Scratch(NamedTuple):
@@ -84,30 +100,26 @@ class Scratch(NamedTuple):
     ids: Array
 
     @classmethod
-    def of(cls, layer: DeepseekV2DecoderLayer, streams: torch.Tensor) -> Scratch:
-        """For steps like ``streams [T, n, H]``."""
-        tokens, n, hidden = streams.shape
-        attn, moe = layer.attn, layer.ffn
-        width = attn.kv_norm.shape[0]
-        heads = attn.wq_b.shape[0] // width
-        wide = np.dtype(np.float32 if streams.dtype == torch.float32 else np.uint16)
+    def of(cls, tokens: int, shape: LayerShape) -> Scratch:
+        """For steps of ``tokens`` tokens in layers of a shape."""
+        wide = np.dtype(np.float32 if shape.dtype == torch.float32 else np.uint16)
 
-        def of_model(*shape: int) -> Array:
-            return np.empty((tokens, *shape), dtype=wide)
+        def of_model(*more: int) -> Array:
+            return np.empty((tokens, *more), dtype=wide)
 
         return cls(
-            hidden=of_model(hidden),
-            post=np.empty((tokens, n), dtype=np.float32),
-            comb=np.empty((tokens, n, n), dtype=np.float32),
-            latent=of_model(attn.q_norm.shape[0]),
-            query=of_model(heads, width),
-            kv=of_model(width),
-            attended=of_model(heads, width),
-            out=of_model(hidden),
-            between=of_model(n, hidden),
-            logits=of_model(moe.gate.shape[0]),
-            shares=np.empty((tokens, moe.top_k), dtype=np.float32),
-            ids=np.empty((tokens, moe.top_k), dtype=np.int64),
+            hidden=of_model(shape.hidden),
+            post=np.empty((tokens, shape.streams), dtype=np.float32),
+            comb=np.empty((tokens, shape.streams, shape.streams), dtype=np.float32),
+            latent=of_model(shape.latent),
+            query=of_model(shape.heads, shape.width),
+            kv=of_model(shape.width),
+            attended=of_model(shape.heads, shape.width),
+            out=of_model(shape.hidden),
+            between=of_model(shape.streams, shape.hidden),
+            logits=of_model(shape.experts),
+            shares=np.empty((tokens, shape.top_k), dtype=np.float32),
+            ids=np.empty((tokens, shape.top_k), dtype=np.int64),
         )
 
 
@@ -152,8 +164,7 @@ class FewTokensLayer:
             return None
         scratch = self._scratch.get(streams.shape[0])
         if scratch is None:
-            scratch = kernels.plain(Scratch.of(self.layer, streams))
-            self._scratch[streams.shape[0]] = scratch
+            scratch = self._scratch[streams.shape[0]] = _scratch(kernels, self.layer, streams)
         return (
             *rotation.on_host[1 if self.compressed else 0],
             weights,
@@ -226,6 +237,28 @@ def run_layers(
             layers[i].refuse(result, input_ids)
         given = result_buffer
     return new
+
+
+def _scratch(
+    kernels: ModuleType, layer: DeepseekV2DecoderLayer, streams: torch.Tensor
+) -> tuple[Any, ...]:
+    """:class:`Scratch`, plain, for steps like ``streams [T, n, H]``."""
+    tokens, n, hidden = streams.shape
+    attn, moe = layer.attn, layer.ffn
+    width = attn.kv_norm.shape[0]
+    shape = LayerShape(
+        n,
+        hidden,
+        attn.q_norm.shape[0],
+        attn.wq_b.shape[0] // width,
+        width,
+        moe.gate.shape[0],
+        moe.top_k,
+        streams.dtype,
+    )
+    if (tokens, shape) not in _shared_scratch:
+        _shared_scratch[tokens, shape] = kernels.plain(Scratch.of(tokens, shape))
+    return _shared_scratch[tokens, shape]
 
 
 def _parameters(layer: DeepseekV2DecoderLayer) -> list[tuple[nn.Module, str]]:

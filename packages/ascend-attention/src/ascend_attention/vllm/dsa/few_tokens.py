@@ -28,6 +28,9 @@ _ENTRIES_OF_STATES = {
     CacheRole.INDEX_STATE: CacheRole.INDEX_KEY,
 }
 
+# By the shapes of an indexer and a step: layers run one after the other and leave nothing in it.
+_shared_scratch: dict[tuple[Any, ...], Any] = {}
+
 Steps = Mapping[CacheRole, DeferredDSAMetadata]
 
 
@@ -54,7 +57,7 @@ class FewTokensOnCPU:
         self._known: tuple[Any, ...] = ()
         self._caches: list[torch.Tensor] = []
         self.arrays: Any = None
-        self._scratch: dict[tuple[int, torch.dtype], Any] = {}
+        self._scratch: dict[int, Any] = {}
 
     def kernels(self, query: torch.Tensor) -> ModuleType | None:
         """The kernels if they take a step with these queries ``[T, heads, D]``, else None."""
@@ -101,10 +104,13 @@ class FewTokensOnCPU:
 
     def scratch(self, kernels: ModuleType, tokens: torch.Tensor) -> Any:
         """Room for what the indexer makes of ``tokens [T, ...]``."""
-        key = tokens.shape[0], tokens.dtype
-        if key not in self._scratch:
-            self._scratch[key] = kernels.index_scratch(self.arrays, tokens.shape[0])
-        return self._scratch[key]
+        count = tokens.shape[0]
+        if count not in self._scratch:
+            key = count, tokens.dtype, *kernels.index_shape(self.arrays)
+            if key not in _shared_scratch:
+                _shared_scratch[key] = kernels.index_scratch(self.arrays, count)
+            self._scratch[count] = _shared_scratch[key]
+        return self._scratch[count]
 
     def step(self, kernels: ModuleType, steps: Steps) -> Any:
         """``StepArrays``, plain, made by the first layer whose caches are in the same groups.

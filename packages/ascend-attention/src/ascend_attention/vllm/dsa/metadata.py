@@ -106,9 +106,10 @@ class DeferredDSAMetadata(DeferredMetadata[AscendDSAMetadata]):
         return self._layout
 
     def forget(self) -> None:
-        """Drop the ragged batch as well."""
+        """Drop the ragged batch as well, and what kernels made of it."""
         super().forget()
         self._layout = None
+        self.host.clear()
 
 
 def build_metadata(
