@@ -163,8 +163,11 @@ def _row(theirs: dict[str, Any], work: Work) -> Row:
     operator = find(f"ascend_ops_core::{work.operator}")
     launch = launches_of(operator, Case(work.operator, work.arguments, large=True), "A2")[-1]
     constants = constants_of(launch)
+    single = constants if work.looped else constants | work.single
 
-    def compiled(options: dict[str, Any], then: Callable[[Path], float]) -> tuple[Any, float]:
+    def compiled(
+        constants: dict[str, Any], options: dict[str, Any], then: Callable[[Path], float]
+    ) -> tuple[Any, float]:
         with tempfile.TemporaryDirectory() as temporary:
             report = compile_kernel(
                 launch.kernel,
@@ -178,15 +181,16 @@ def _row(theirs: dict[str, Any], work: Work) -> Row:
                 raise SystemExit(f"{report.kernel}: {report.problem}")
             return report, then(Path(temporary))
 
-    report, sync = compiled({}, _weighted_sync)
-    held = report if work.looped else compiled({"multibuffer": False}, lambda _: 0.0)[0]
+    report, sync = compiled(constants, {}, _weighted_sync)
+    held = report if work.looped else compiled(single, {"multibuffer": False}, lambda _: 0.0)[0]
     counts = asdict(report.counts)
-    units = None if work.our_units is None else work.our_units(constants)
-    if units is None or work.once:
+    measure = work.our_units
+    units = None if measure is None else measure(constants)
+    if measure is None or units is None or work.once:
         static = {name: counts[name] for name in _STATIC}
         ours = their_figures(static | {"ub_bits": held.ub_bits}, units)
     else:
-        tile = units if work.held is None else work.held(constants)
+        tile = (work.held or measure)(single)
         moved = counts["weighted_gm_load_bytes"] + counts["weighted_gm_store_bytes"]
         ours = Figures(
             (held.ub_bits or 0) / 8 / 1024 / tile,

@@ -51,6 +51,22 @@ def test_equals_qwen3(tokens: int, dtype: torch.dtype) -> None:
     assert got.gate.shape == (tokens, 0)
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
+def test_a_table_of_16_bits_turns_by_its_rounded_values(kind: torch.dtype) -> None:
+    qkv, positions, rounded = (
+        torch.randn(3, 8 * 16),
+        torch.tensor([7, 49, 0]),
+        table(50, 16).to(kind),
+    )
+    got, expected, exact = (
+        split_qkv_rmsnorm_rope(qkv, one, positions, 4, 2, 16, eps=EPS)
+        for one in (rounded, rounded.float(), table(50, 16))
+    )
+    assert torch.equal(got.query, expected.query)
+    assert torch.equal(got.key, expected.key)
+    assert not torch.equal(got.query, exact.query)
+
+
 @pytest.mark.oracle("ascend_ops_core::split_qkv_rmsnorm_mrope", "pair by pair in Python")
 @pytest.mark.parametrize(("sections", "interleaved"), [([3, 3, 2], False), ([4, 2, 2], True)])
 def test_mrope_pair_by_pair(sections: list[int], interleaved: bool) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import cmath
-
 import pytest
 import torch
 from ascend_ops_core import InvalidInputError
-from ascend_ops_core.ops.rotary import apply_rotary, reference, rms_norm_rotary
+from ascend_ops_core.ops.rotary import apply_rotary, apply_rotary_qk, reference, rms_norm_rotary
 from ascend_ops_core.testing import assert_close
 
 TOKENS = (0, 1, 3, 4, 5, 16, 17, 65)
@@ -22,13 +20,21 @@ def by_complex_numbers(
     x: torch.Tensor, angle: torch.Tensor, *, interleaved: bool, at_end: bool
 ) -> torch.Tensor:
     """Multiply every pair, found by its channel numbers, with exp(i * angle)."""
+    turns = torch.polar(torch.ones_like(angle).double(), angle.double())
+    return by_turns(x, turns, interleaved=interleaved, at_end=at_end)
+
+
+def by_turns(
+    x: torch.Tensor, turns: torch.Tensor, *, interleaved: bool, at_end: bool
+) -> torch.Tensor:
+    """Multiply every pair with a complex number."""
     out = x.double().clone()
-    half = angle.shape[1]
+    half = turns.shape[1]
     first = x.shape[-1] - 2 * half if at_end else 0
     for t in range(x.shape[0]):
         for p in range(half):
             a, b = (2 * p, 2 * p + 1) if interleaved else (p, p + half)
-            turn = cmath.exp(1j * float(angle[t, p]))
+            turn = complex(turns[t, p])
             for h in range(x.shape[1]):
                 z = complex(x[t, h, first + a], x[t, h, first + b]) * turn
                 out[t, h, first + a], out[t, h, first + b] = z.real, z.imag
@@ -59,6 +65,34 @@ def test_half_of_a_head_of_128_passes_bit_for_bit(
     kept, turned = (slice(0, 64), slice(64, 128)) if at_end else (slice(64, 128), slice(0, 64))
     assert torch.equal(got[..., kept], x[..., kept])
     assert not torch.equal(got[..., turned], x[..., turned])
+
+
+@pytest.mark.oracle("ascend_ops_core::apply_rotary", "complex products with the rounded table")
+@pytest.mark.parametrize("table", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("interleaved", "at_end"), [(True, True), (True, False), (False, False)])
+def test_a_table_of_16_bits_turns_by_its_rounded_values(
+    interleaved: bool, at_end: bool, dtype: torch.dtype, table: torch.dtype
+) -> None:
+    kind = {"interleaved": interleaved, "at_end": at_end}
+    x, angle = torch.randn(5, 2, 12).to(dtype), angles(5, 8)
+    cos, sin = angle.cos().to(table), angle.sin().to(table)
+    got = apply_rotary(x, cos, sin, **kind)
+    assert got.dtype == dtype
+    assert_close(got, by_turns(x, torch.complex(cos.double(), sin.double()), **kind))
+    assert not torch.equal(got, apply_rotary(x, angle.cos(), angle.sin(), **kind))
+    for one in apply_rotary_qk(x, x, cos, sin, **kind):
+        assert torch.equal(one, got)
+
+
+@pytest.mark.parametrize("table", [torch.bfloat16, torch.float16], ids=str)
+def test_norm_and_a_table_of_16_bits(table: torch.dtype) -> None:
+    x, angle, weight = 2 * torch.randn(17, 2, 23), angles(17, 8), torch.rand(23)
+    cos, sin = angle.cos().to(table), angle.sin().to(table)
+    normed = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+    turns = torch.complex(cos.double(), sin.double())
+    expected = by_turns(normed, turns, interleaved=True, at_end=True)
+    assert_close(rms_norm_rotary(x, weight, 1e-6, cos, sin), expected)
 
 
 def test_a_unit_vector_shows_the_pairing() -> None:
@@ -176,7 +210,11 @@ def test_bad_input_names_value_limit_and_remedy() -> None:
     angle = angles(2, 4)
     with pytest.raises(InvalidInputError, match=r"\(2, 2\) and sin \(2, 1\)"):
         apply_rotary(x, angle.cos(), angle.sin()[:, :1])
-    with pytest.raises(InvalidInputError, match=r"cos of torch.bfloat16.*float32 table"):
+    with pytest.raises(InvalidInputError, match=r"sin of torch.float32.*one of bfloat16.*Convert"):
         apply_rotary(x, angle.cos().bfloat16(), angle.sin(), at_end=True)
+    with pytest.raises(
+        InvalidInputError, match=r"cos of torch.float64.*float16, bfloat16, float32"
+    ):
+        rms_norm_rotary(x, None, 1e-6, angle.cos().double(), angle.sin().double())
     with pytest.raises(RuntimeError, match="size of tensor"):
         rms_norm_rotary(x, torch.ones(2), 1e-6, angle.cos(), angle.sin())

@@ -46,20 +46,24 @@ def test_nothing_of_it_is_in_a_checkpoint() -> None:
 @pytest.mark.oracle("ascend_ops_core::gather_cos_sin", "row by row in the test")
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize("tokens", [0, 1, 7])
-def test_rows_by_position(tokens: int, dtype: torch.dtype) -> None:
-    cos, sin = torch.randn(9, 5), torch.randn(9, 5)
+@pytest.mark.parametrize("table", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_rows_by_position(tokens: int, dtype: torch.dtype, table: torch.dtype) -> None:
+    cos, sin = torch.randn(9, 5).to(table), torch.randn(9, 5).to(table)
     positions = torch.randint(0, 9, (tokens,), dtype=dtype)
     got = gather_cos_sin(cos, sin, positions)
     for t in range(tokens):
         assert torch.equal(got[0][t], cos[int(positions[t])])
         assert torch.equal(got[1][t], sin[int(positions[t])])
     assert got[0].shape == (tokens, 5)
+    assert got[0].dtype == got[1].dtype == table
 
 
-def test_a_row_outside_is_nan_where_it_is_not_refused() -> None:
-    cos, sin = torch.ones(3, 2), torch.zeros(3, 2)
+@pytest.mark.parametrize("table", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_row_outside_is_nan_where_it_is_not_refused(table: torch.dtype) -> None:
+    cos, sin = torch.ones(3, 2, dtype=table), torch.zeros(3, 2, dtype=table)
     got = reference.gather_cos_sin(cos, sin, torch.tensor([2, 3, -1]))
     assert got[0].isnan().all(1).tolist() == [False, True, True]
+    assert got[1].dtype == table
 
 
 @pytest.mark.oracle("ascend_ops_core::mrope_cos_sin", "transformers' Qwen2-VL and Qwen3-VL")

@@ -120,20 +120,27 @@ def test_limits_of_torch_npu() -> None:
     way = (False, False, False)
     assert npu.supports_apply_rotary(a2, x, *table, *way)
     assert npu.supports_apply_rotary_qk(a2, x, x, *table, *way)
+    half, halves = x.half(), tuple(one.half() for one in table)
+    assert npu.supports_apply_rotary(a2, half, *halves, *way)
+    assert npu.supports_apply_rotary_qk(a2, half, half, *halves, *way)
     wide = torch.zeros(1, 1, 1024)
     many = torch.zeros(3, 1000, 64)
     short = (table[0][:, :16], table[1][:, :16])
     odd = torch.zeros(3, 2, 96)
     refusals = (
         (npu.supports_apply_rotary(a5, x, *table, *way), "A5"),
-        (npu.supports_apply_rotary(a2, x.half(), *table, *way), "float16"),
+        (npu.supports_apply_rotary(a2, half, *table, *way), "float16 with cos and sin of torch.fl"),
+        (npu.supports_apply_rotary(a2, x, *halves, *way), "float32 with cos and sin of torch.fl"),
         (npu.supports_apply_rotary(a2, wide, *tables(1, 448), *way), "896 rotated"),
         (npu.supports_apply_rotary(a2, x, *tables(3, 0), *way), "0 rotated"),
         (npu.supports_apply_rotary(a2, many, *table, *way), "1000 heads"),
         (npu.supports_apply_rotary(a2, x[:0], *tables(0, 32), *way), "empty"),
         (npu.supports_apply_rotary_triton(a2, x.double(), *table, *way), "float64"),
         (npu.supports_apply_rotary_qk(a5, x, x, *table, *way), "A5"),
-        (npu.supports_apply_rotary_qk(a2, x.half(), x.half(), *table, *way), "float16"),
+        (
+            npu.supports_apply_rotary_qk(a2, half, half, *table, *way),
+            "cos and sin of torch.float32",
+        ),
         (npu.supports_apply_rotary_qk(a2, x, x, *table, True, False, False), "interleaved"),
         (npu.supports_apply_rotary_qk(a2, odd, odd, *tables(3, 48), *way), "96 channels"),
         (npu.supports_apply_rotary_qk(a2, x, x, *short, *way), "32 of 64"),

@@ -77,10 +77,11 @@ def test_a_query_alone_and_a_position_outside() -> None:
         one.forward_oot(torch.tensor([1, 64]), query)
 
 
+@pytest.mark.parametrize("table", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("neox", [True, False])
 @pytest.mark.parametrize("shape", [(5, 3, 16), (2, 5, 3, 16)])
-def test_given_tables_equal_vllm(shape: tuple[int, ...], neox: bool) -> None:
+def test_given_tables_equal_vllm(shape: tuple[int, ...], neox: bool, table: torch.dtype) -> None:
     one = layer("AscendApplyRotaryEmb", is_neox_style=neox)
     x, angle = torch.randn(shape), torch.randn(5, 8)
-    expected = one.forward_native(x, angle.cos(), angle.sin())
-    assert_close(one.forward_oot(x, angle.cos(), angle.sin()), expected)
+    cos, sin = angle.cos().to(table), angle.sin().to(table)
+    assert_close(one.forward_oot(x, cos, sin), one.forward_native(x, cos, sin))

@@ -118,11 +118,11 @@ class AscendApplyRotaryEmb(ApplyRotaryEmb):
 
         Args:
             x: ``[S, H, D]`` or ``[B, S, H, D]``.
-            cos: ``[S, R / 2]`` of any float dtype.
+            cos: ``[S, R / 2]``, float32, bfloat16 or float16.
             sin: the same.
         """
         batch = x.shape[0] if x.dim() == 4 else 1
-        cos, sin = (table.float().repeat(batch, 1) for table in (cos, sin))
+        cos, sin = (table.repeat(batch, 1) for table in (cos, sin))
         heads = x.reshape(-1, *x.shape[-2:])
         interleaved = not self.is_neox_style
         return apply_rotary(heads, cos, sin, interleaved=interleaved).reshape(x.shape)

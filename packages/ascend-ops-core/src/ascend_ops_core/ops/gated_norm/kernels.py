@@ -66,19 +66,18 @@ def _gated_norm_kernel(
         mask = (r < rows - first)[:, None] & inside[None, :]
         tile = x_ptr + first * row_stride + start + r[:, None] * row_stride + columns[None, :]
         x = tl.load(tile, mask=mask, other=0.0).to(tl.float32)
-        if GATED:
-            z_tile = gate_ptr + first * gate_stride + start
-            z_tile = z_tile + r[:, None] * gate_stride + columns[None, :]
-            z = tl.load(z_tile, mask=mask, other=0.0).to(tl.float32)
-            if GATE_FIRST:
-                x = _gated(x, z, SIGMOID)
+        # Gates are loaded where they are used, so that they can lie where squares lay.
+        gates = gate_ptr + first * gate_stride + start
+        gates = gates + r[:, None] * gate_stride + columns[None, :]
+        if GATE_FIRST:
+            x = _gated(x, tl.load(gates, mask=mask, other=0.0).to(tl.float32), SIGMOID)
         y = normalized(x, inside, eps, WIDTH, CENTERED)
         if WEIGHTED:
             y = y * weight[None, :]
         if BIASED:
             y = y + bias[None, :]
         if GATED and not GATE_FIRST:
-            y = _gated(y, z, SIGMOID)
+            y = _gated(y, tl.load(gates, mask=mask, other=0.0).to(tl.float32), SIGMOID)
         here = first * (GROUPS * WIDTH) + start + r[:, None] * (GROUPS * WIDTH) + columns[None, :]
         tl.store(out_ptr + here, y.to(out_ptr.dtype.element_ty), mask=mask)
 

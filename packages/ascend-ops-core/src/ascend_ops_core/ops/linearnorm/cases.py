@@ -27,6 +27,7 @@ def _one(
     rotary: int,
     *,
     dtype: torch.dtype = F32,
+    table: torch.dtype = F32,
     weights: bool = True,
     bias: bool = False,
     gated: bool = False,
@@ -40,7 +41,7 @@ def _one(
     norm = [new.randn(dim, dtype=dtype) if given else None for given in [weights] * 2 + [bias] * 2]
     leading = (
         new.randn(tokens, width, dtype=dtype),
-        _table(new, 50, rotary),
+        _table(new, 50, rotary, table),
         new.randint(0, 50, *shape, dtype=index),
         *norm,
     )
@@ -61,12 +62,13 @@ def _apply(
     rotary: int,
     totals: tuple[int, int],
     dtype: torch.dtype = F32,
+    table: torch.dtype = F32,
 ) -> tuple[Any, ...]:
     q_heads, kv_heads, dim = heads
     return (
         new.randn(tokens, (q_heads + 2 * kv_heads) * dim, dtype=dtype),
         new.rand(2, tokens) + new.full(100.0, 2, tokens),
-        _table(new, 50, rotary),
+        _table(new, 50, rotary, table),
         new.randint(0, 50, tokens),
         new.randn(q_heads * dim, dtype=dtype),
         new.randn(kv_heads * dim, dtype=dtype),
@@ -87,6 +89,8 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("gated", lambda new: _one(new, 7, (3, 1, 20), 12, dtype=F16, gated=True)),
         Case("many_tokens", lambda new: _one(new, 147, (4, 2, 20), 12, bias=True)),
         Case("many_tokens_one_key", lambda new: _one(new, 97, (5, 1, 12), 12, gated=True)),
+        Case("bf16_table", lambda new: _one(new, 9, (4, 1, 32), 8, dtype=BF16, table=BF16)),
+        Case("f16_table", lambda new: _one(new, 7, (3, 1, 20), 12, table=F16)),
         Case("strided", _strided),
         Case(
             "qwen3_tp4",
@@ -101,6 +105,11 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(
             "qwen3_32b",
             lambda new: _one(new, 4096, (64, 8, 128), 128, dtype=BF16),
+            large=True,
+        ),
+        Case(
+            "qwen3_32b_bf16_table",
+            lambda new: _one(new, 4096, (64, 8, 128), 128, dtype=BF16, table=BF16),
             large=True,
         ),
         Case(
@@ -128,6 +137,10 @@ CASES: dict[str, tuple[Case, ...]] = {
             lambda new: _one(
                 new, 3, (2, 1, 24), 16, sections=(4, 2, 2), interleaved=True, bias=True, gated=True
             ),
+        ),
+        Case(
+            "bf16_table",
+            lambda new: _one(new, 9, (2, 1, 36), 36, sections=(8, 4, 6), dtype=BF16, table=BF16),
         ),
         Case(
             "many_tokens",
@@ -159,6 +172,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("no_tokens", lambda new: _apply(new, 0, (4, 2, 16), 16, (8, 4))),
         Case("odd", lambda new: _apply(new, 3, (5, 3, 18), 10, (9, 3))),
         Case("half", lambda new: _apply(new, 9, (2, 1, 32), 32, (10, 3), BF16)),
+        Case("bf16_table", lambda new: _apply(new, 9, (2, 1, 32), 32, (10, 3), BF16, BF16)),
         Case("many_tokens", lambda new: _apply(new, 147, (3, 2, 20), 12, (9, 3))),
         Case("many_tokens_one_key", lambda new: _apply(new, 97, (2, 1, 16), 16, (9, 3))),
         Case("no_query_heads", lambda new: _apply(new, 3, (0, 1, 16), 16, (9, 3))),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ascend_ops_core.ops.rotary_table import reference as rotary_table
+
 _Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -47,12 +49,8 @@ def split_qkv_rmsnorm_mrope(
 ) -> _Parts:
     """See :func:`ascend_ops_core.ops.linearnorm.split_qkv_rmsnorm_mrope`."""
     query, key, value, gate = _split(qkv, q_heads, kv_heads, head_dim, gated)
-    axis = axis_of_pairs(sections, interleaved).to(qkv.device)
-    chosen = cos_sin_cache[positions.long()].float()
-    cos, sin = (
-        torch.stack([half[axis[i], :, i] for i in range(len(axis))], dim=-1)
-        for half in chosen.chunk(2, dim=-1)
-    )
+    cos, sin = cos_sin_cache.float().chunk(2, dim=-1)
+    cos, sin = rotary_table.mrope_cos_sin(cos, sin, positions, sections, interleaved)
     query = _rotated(_normed(query, q_weight, q_bias, eps), cos, sin)
     key = _rotated(_normed(key, k_weight, k_bias, eps), cos, sin)
     return _joined(qkv, query, key, value, gate)
@@ -91,16 +89,6 @@ def split_qkv_tp_apply(
     scale = torch.rsqrt(of_key / (total_kv_heads * head_dim) + eps)
     key = key.float() * scale * k_weight.float().view(kv_heads, head_dim)
     return _joined(qkv, _rotated(query, cos, sin), _rotated(key, cos, sin), value, gate)
-
-
-def axis_of_pairs(sections: list[int], interleaved: bool) -> torch.Tensor:
-    """Which of the three positions (time, height, width) turns each rotated pair."""
-    if not interleaved:
-        return torch.repeat_interleave(torch.arange(3), torch.tensor(sections))
-    axis = torch.zeros(sum(sections), dtype=torch.int64)
-    for which in (1, 2):
-        axis[which : 3 * sections[which] : 3] = which
-    return axis
 
 
 def _split(

@@ -54,6 +54,48 @@ def summed(x, residual, columns, inside, ADDED: tl.constexpr):
 
 
 @triton.jit
+def normed_tile(
+    x_ptr,
+    residual_ptr,
+    sum_ptr,
+    weight,
+    bias,
+    first,
+    rows,
+    row_stride,
+    residual_stride,
+    eps,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    BIASED: tl.constexpr,
+    ADDED: tl.constexpr,
+    CENTERED: tl.constexpr,
+):
+    """Norm of ``ROWS`` rows from ``first`` on; if ADDED, of their sums with a residual's, stored.
+
+    Returns it in float32, the places of a contiguous result, and which of them there are.
+    """
+    columns = tl.arange(0, BLOCK)
+    inside = columns < WIDTH
+    r = tl.arange(0, ROWS)
+    mask = (r < rows - first)[:, None] & inside[None, :]
+    here = first * WIDTH + r[:, None] * WIDTH + columns[None, :]
+    tile = x_ptr + first * row_stride + r[:, None] * row_stride
+    other = residual_ptr + first * residual_stride + r[:, None] * residual_stride
+    x = summed(tile, other, columns[None, :], mask, ADDED)
+    if ADDED:
+        tl.store(sum_ptr + here, x.to(sum_ptr.dtype.element_ty), mask=mask)
+    y = normalized(x, inside, eps, WIDTH, CENTERED)
+    if WEIGHTED:
+        y = y * weight[None, :]
+    if BIASED:
+        y = y + bias[None, :]
+    return y, here, mask
+
+
+@triton.jit
 def _norm_kernel(
     x_ptr,
     residual_ptr,
@@ -83,19 +125,10 @@ def _norm_kernel(
     bias = vector(bias_ptr, columns, inside, 0.0, BIASED)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         first = as_int64(unit) * ROWS
-        r = tl.arange(0, ROWS)
-        mask = (r < rows - first)[:, None] & inside[None, :]
-        here = first * WIDTH + r[:, None] * WIDTH + columns[None, :]
-        tile = x_ptr + first * row_stride + r[:, None] * row_stride
-        other = residual_ptr + first * residual_stride + r[:, None] * residual_stride
-        x = summed(tile, other, columns[None, :], mask, ADDED)
-        if ADDED:
-            tl.store(sum_ptr + here, x.to(sum_ptr.dtype.element_ty), mask=mask)
-        y = normalized(x, inside, eps, WIDTH, CENTERED)
-        if WEIGHTED:
-            y = y * weight[None, :]
-        if BIASED:
-            y = y + bias[None, :]
+        y, here, mask = normed_tile(
+            x_ptr, residual_ptr, sum_ptr, weight, bias, first, rows, row_stride, residual_stride,
+            eps, WIDTH, ROWS, BLOCK, WEIGHTED, BIASED, ADDED, CENTERED,
+        )  # fmt: skip
         tl.store(out_ptr + here, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
@@ -194,6 +227,48 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
     return rows if rows.stride(-1) == 1 else rows.contiguous()
 
 
+def prepared(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    total: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    eps: float,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments and constants that every kernel of a norm takes.
+
+    Args:
+        x: what is normed, along its last axis.
+        residual: added to it before, or None.
+        total: where their sum goes; None without a residual.
+        weight: ``[D]`` or None.
+        bias: ``[D]`` or None.
+        out: where the norm goes.
+        eps: added to the mean square.
+    """
+    rows = rows_of(x)
+    others = rows if residual is None else rows_of(residual)
+    arguments = {
+        "x_ptr": rows,
+        "residual_ptr": others,
+        "weight_ptr": rows if weight is None else weight,
+        "bias_ptr": rows if bias is None else bias,
+        "out_ptr": out,
+        "sum_ptr": rows if total is None else total,
+        "row_stride": rows.stride(0),
+        "residual_stride": others.stride(0),
+        "eps": eps,
+    }
+    constants = {
+        "WIDTH": rows.shape[1],
+        "WEIGHTED": weight is not None,
+        "BIASED": bias is not None,
+        "ADDED": residual is not None,
+    }
+    return arguments, constants
+
+
 def _norm(
     x: torch.Tensor,
     weight: torch.Tensor | None,
@@ -205,30 +280,11 @@ def _norm(
     centered: bool = False,
     offset: float = 0.0,
 ) -> torch.Tensor:
-    rows = rows_of(x)
-    others = rows if residual is None else rows_of(residual)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    count, width = rows.shape
+    arguments, constants = prepared(x, residual, total, weight, bias, out, eps)
+    constants |= {"CENTERED": centered, "OFFSET": offset}
+    count, width = arguments["x_ptr"].shape
     facts, padded = current_facts(), next_power_of_two(width)
-    arguments: dict[str, Any] = {
-        "x_ptr": rows,
-        "residual_ptr": others,
-        "weight_ptr": rows if weight is None else weight,
-        "bias_ptr": rows if bias is None else bias,
-        "out_ptr": out,
-        "sum_ptr": out if total is None else total,
-        "row_stride": rows.stride(0),
-        "residual_stride": others.stride(0),
-        "eps": eps,
-    }
-    constants: dict[str, Any] = {
-        "WIDTH": width,
-        "WEIGHTED": weight is not None,
-        "BIASED": bias is not None,
-        "ADDED": residual is not None,
-        "CENTERED": centered,
-        "OFFSET": offset,
-    }
     streamed = x.element_size() * (2 if residual is None else 4)
     plain = residual is None and not centered
     sizes = {

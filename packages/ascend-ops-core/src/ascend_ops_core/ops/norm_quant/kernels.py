@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -11,7 +9,7 @@ import triton.language as tl
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.kernels import as_int64, nearest_int8
 from ascend_ops_core.launch import launch
-from ascend_ops_core.ops.norm.kernels import normalized, rows_of, summed, vector
+from ascend_ops_core.ops.norm.kernels import normed_tile, prepared, summed, vector
 from ascend_ops_core.tiling import SHARE, block_of, next_power_of_two, tile_bytes, tile_rows
 
 # float32 values alive per element: row, square or magnitude, the norm, the quotient, and the int8
@@ -56,21 +54,13 @@ def _norm_quant_kernel(
     smooth = vector(smooth_ptr, columns, inside, 1.0, SMOOTHED)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         first = as_int64(unit) * ROWS
-        r = tl.arange(0, ROWS)
-        mask = (r < rows - first)[:, None] & inside[None, :]
-        here = first * WIDTH + r[:, None] * WIDTH + columns[None, :]
-        tile = x_ptr + first * row_stride + r[:, None] * row_stride
-        other = residual_ptr + first * residual_stride + r[:, None] * residual_stride
-        x = summed(tile, other, columns[None, :], mask, ADDED)
-        if ADDED:
-            tl.store(sum_ptr + here, x.to(sum_ptr.dtype.element_ty), mask=mask)
-        y = normalized(x, inside, eps, WIDTH, False)
-        if WEIGHTED:
-            y = y * weight[None, :]
-        if BIASED:
-            y = y + bias[None, :]
+        y, here, mask = normed_tile(
+            x_ptr, residual_ptr, sum_ptr, weight, bias, first, rows, row_stride, residual_stride,
+            eps, WIDTH, ROWS, BLOCK, WEIGHTED, BIASED, ADDED, False,
+        )  # fmt: skip
         if SMOOTHED:
             y = y * smooth[None, :]
+        r = tl.arange(0, ROWS)
         scale = tl.max(tl.abs(y), axis=1) / 127.0
         tl.store(out_ptr + here, _as_int8(y, scale[:, None]), mask=mask)
         tl.store(scale_ptr + first + r, scale, mask=r < rows - first)
@@ -186,32 +176,17 @@ def _norm_quant(
     smooth_scale: torch.Tensor | None,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = rows_of(x)
-    others = rows if residual is None else rows_of(residual)
     out = torch.empty(x.shape, dtype=torch.int8, device=x.device)
     scale = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
+    arguments, constants = prepared(x, residual, total, weight, bias, out, eps)
+    rows = arguments["x_ptr"]
+    arguments |= {
+        "smooth_ptr": rows if smooth_scale is None else smooth_scale,
+        "scale_ptr": scale,
+    }
+    constants["SMOOTHED"] = smooth_scale is not None
     count, width = rows.shape
     facts, padded = current_facts(), next_power_of_two(width)
-    arguments: dict[str, Any] = {
-        "x_ptr": rows,
-        "residual_ptr": others,
-        "weight_ptr": rows if weight is None else weight,
-        "bias_ptr": rows if bias is None else bias,
-        "smooth_ptr": rows if smooth_scale is None else smooth_scale,
-        "out_ptr": out,
-        "scale_ptr": scale,
-        "sum_ptr": rows if total is None else total,
-        "row_stride": rows.stride(0),
-        "residual_stride": others.stride(0),
-        "eps": eps,
-    }
-    constants: dict[str, Any] = {
-        "WIDTH": width,
-        "WEIGHTED": weight is not None,
-        "BIASED": bias is not None,
-        "SMOOTHED": smooth_scale is not None,
-        "ADDED": residual is not None,
-    }
     streamed = 1 + x.element_size() * (1 if residual is None else 3)
     least = tile_bytes(_LEAST_ROWS * padded, streamed=streamed, local=_LIVE_BYTES)
     if count < _LEAST_ROWS or least > facts.ub_bytes * SHARE:

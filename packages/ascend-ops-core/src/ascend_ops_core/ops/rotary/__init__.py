@@ -1,13 +1,16 @@
 """Rotary position embedding (Su et al., 2021): partial, interleaved or half-split, invertible.
 
-``cos`` and ``sin`` always come with one entry per rotated pair, ``[T, R / 2]`` in float32, where
-``R`` is the number of rotated channels. The other channels pass through bit for bit.
+``cos`` and ``sin`` come with one entry per rotated pair, ``[T, R / 2]``, where ``R`` is the number
+of rotated channels. The other channels pass through bit for bit. Both are float32, or both bfloat16
+or float16, whatever the dtype of the heads: a 16-bit table halves what is read of it, and has every
+angle's cosine and sine rounded before the rotation, which is computed in float32 all the same.
 """
 
 from __future__ import annotations
 
 import torch
 
+from ascend_ops_core.checks import FLOATS, require_dtype
 from ascend_ops_core.cpu_kernels import CpuKernels
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.rotary import reference
@@ -51,8 +54,8 @@ def apply_rotary(
 
     Args:
         x: ``[T, H, D]``, any float dtype, ``D >= R``.
-        cos: ``[T, R / 2]`` float32.
-        sin: ``[T, R / 2]`` float32.
+        cos: ``[T, R / 2]``, float32, bfloat16 or float16.
+        sin: ``[T, R / 2]`` of the same dtype.
         interleaved: pairs are channels ``(0, 1), (2, 3), ...`` (DeepSeek) rather than
             ``(i, i + R / 2)`` (NeoX).
         at_end: the rotated channels are the last ``R`` (DeepSeek-V4) rather than the first.
@@ -62,8 +65,8 @@ def apply_rotary(
         ``[T, H, D]`` in ``x.dtype``, computed in float32.
 
     Raises:
-        InvalidInputError: ``R`` exceeds ``D``, ``T`` differs between ``x`` and ``cos``, or a table
-            is not float32.
+        InvalidInputError: ``R`` exceeds ``D``, ``T`` differs between ``x`` and ``cos``, or the
+            tables are not of one float dtype.
     """
     _check(x, cos, sin)
     result: torch.Tensor = _APPLY_ROTARY(x, cos, sin, interleaved, at_end, inverse)
@@ -85,8 +88,8 @@ def apply_rotary_qk(
     Args:
         q: ``[T, Hq, D]``, any float dtype, ``D >= R``.
         k: ``[T, Hk, D]`` of the same dtype.
-        cos: ``[T, R / 2]`` float32.
-        sin: ``[T, R / 2]`` float32.
+        cos: ``[T, R / 2]``, float32, bfloat16 or float16.
+        sin: ``[T, R / 2]`` of the same dtype.
         interleaved: pairs are channels ``(0, 1), (2, 3), ...`` rather than ``(i, i + R / 2)``,
             which is what most models with keys do.
         at_end: the rotated channels are the last ``R`` rather than the first.
@@ -128,11 +131,14 @@ def rms_norm_rotary(
         x: ``[T, H, D]``.
         weight: ``[D]`` float32 or None.
         eps: added to the mean square.
-        cos: ``[T, R / 2]`` float32.
-        sin: ``[T, R / 2]`` float32.
+        cos: ``[T, R / 2]``, float32, bfloat16 or float16.
+        sin: ``[T, R / 2]`` of the same dtype.
 
     Returns:
         ``[T, H, D]`` in ``x.dtype``.
+
+    Raises:
+        InvalidInputError: what :func:`apply_rotary` refuses.
     """
     _check(x, cos, sin)
     result: torch.Tensor = _RMS_NORM_ROTARY(x, weight, eps, cos, sin)
@@ -140,12 +146,8 @@ def rms_norm_rotary(
 
 
 def _check(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    if cos.dtype != torch.float32 or sin.dtype != torch.float32:
-        raise InvalidInputError(
-            f"cos of {cos.dtype} and sin of {sin.dtype}",
-            "angles are float32 whatever the dtype of the heads",
-            "Pass the rows of a float32 table.",
-        )
+    require_dtype("cos", cos, FLOATS)
+    require_dtype("sin", sin, (cos.dtype,))
     if 2 * cos.shape[-1] > x.shape[-1]:
         raise InvalidInputError(
             f"rotary dimension {2 * cos.shape[-1]}",

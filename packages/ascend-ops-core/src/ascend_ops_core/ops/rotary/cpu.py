@@ -63,8 +63,8 @@ def _run(  # type: ignore[no-untyped-def]
         gain,
         normed,
         np.float32(eps),
-        as_numpy(cos.contiguous()),
-        as_numpy(sin.contiguous()),
+        as_numpy(cos.float().contiguous()),
+        as_numpy(sin.float().contiguous()),
         np.float32(sign),
         as_numpy(out),
     )

@@ -1,8 +1,8 @@
 """The rotary embedding by torch_npu, and the limits of every NPU implementation.
 
-torch_npu's operators want ``cos`` and ``sin`` in the dtype of the heads. For 16-bit heads that
-would round every angle's cosine, which this package keeps in float32, so those are rotated by the
-Triton kernels. ``npu_interleave_rope`` is not called at all: it leaves the channels de-interleaved.
+torch_npu's operators want ``cos`` and ``sin`` in the dtype of the heads. 16-bit heads with a
+float32 table, which those would have to round, are rotated by the Triton kernels.
+``npu_interleave_rope`` is not called at all: it leaves the channels de-interleaved.
 
 Not run on hardware; checked against torch_npu's schemas.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import torch
 
+from ascend_ops_core.checks import FLOATS
 from ascend_ops_core.devices import DeviceFacts
 from ascend_ops_core.support import Support, first_refusal
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _DOCUMENTED = ("A2", "A3")
 _MAX_HEAD = 896
 _MAX_HEADS = 1000
@@ -52,11 +52,11 @@ def supports_apply_rotary(
     at_end: bool,
     inverse: bool,
 ) -> Support:
-    """A2 and A3; float32; R below 896; fewer than 1000 heads (torch_npu's documentation)."""
+    """A2 and A3; one dtype; R below 896; fewer than 1000 heads (torch_npu's documentation)."""
     rotary_dim = 2 * cos.shape[1]
     return first_refusal(
         _family("npu_rotary_mul", facts),
-        _exact("npu_rotary_mul", x),
+        _alike("npu_rotary_mul", x, cos),
         (
             0 < rotary_dim < _MAX_HEAD,
             f"{rotary_dim} rotated channels, npu_rotary_mul takes 2 to {_MAX_HEAD - 2}",
@@ -109,7 +109,7 @@ def supports_apply_rotary_qk(
     at_end: bool,
     inverse: bool,
 ) -> Support:
-    """A2 and A3; float32; whole heads of 64 or 128 channels by halves (torch_npu's documentation).
+    """A2 and A3; one dtype; whole heads of 64 or 128 channels by halves (its documentation).
 
     A5 has more modes, whose order of channels behind the table is not documented.
     """
@@ -117,7 +117,7 @@ def supports_apply_rotary_qk(
     width = q.shape[2]
     return first_refusal(
         _family(op, facts),
-        _exact(op, q),
+        _alike(op, q, cos),
         (not interleaved, f"interleaved pairs, {op} rotates halves"),
         (width in (64, 128), f"heads of {width} channels, {op} takes 64 or 128"),
         (
@@ -163,15 +163,15 @@ def _family(op: str, facts: DeviceFacts) -> tuple[bool, str]:
     return facts.family in _DOCUMENTED, f"{facts.family}, {op} is documented for A2, A3"
 
 
-def _exact(op: str, x: torch.Tensor) -> tuple[bool, str]:
+def _alike(op: str, x: torch.Tensor, cos: torch.Tensor) -> tuple[bool, str]:
     return (
-        x.dtype == torch.float32,
-        f"heads of {x.dtype}, {op} would take cos and sin rounded to it",
+        x.dtype == cos.dtype and x.dtype in FLOATS,
+        f"heads of {x.dtype} with cos and sin of {cos.dtype}, {op} takes one float dtype",
     )
 
 
 def _float(x: torch.Tensor) -> tuple[bool, str]:
-    return x.dtype in _FLOATS, f"heads of {x.dtype}, the kernel takes float"
+    return x.dtype in FLOATS, f"heads of {x.dtype}, the kernel takes float"
 
 
 def _fits(x: torch.Tensor) -> tuple[bool, str]:

@@ -21,7 +21,7 @@ def apply_rotary(
     rotated, kept = (
         (x[..., passed:], x[..., :passed]) if at_end else x.split([rotary_dim, passed], dim=-1)
     )
-    c, s = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    c, s = cos.float().unsqueeze(-2), sin.float().unsqueeze(-2)
     if inverse:
         s = -s
     if interleaved:

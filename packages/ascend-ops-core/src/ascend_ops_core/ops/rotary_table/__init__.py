@@ -1,4 +1,4 @@
-"""Rows of a float32 table of cosines and sines, by position: of text, and of images (mRoPE)."""
+"""Rows of a table of cosines and sines, by position: of text, and of images (mRoPE)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ascend_ops_core.checks import FLOATS, require_dtype
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.registry import declare
 
@@ -18,17 +19,17 @@ def gather_cos_sin(
     """``cos[positions]`` and ``sin[positions]``, never read outside of the table.
 
     Args:
-        cos: ``[M, P]`` float32.
-        sin: ``[M, P]`` float32.
+        cos: ``[M, P]``, float32, bfloat16 or float16.
+        sin: ``[M, P]`` of the same dtype.
         positions: ``[T]`` int32 or int64; ``T`` may be 0.
 
     Returns:
-        Both ``[T, P]`` float32. A position outside of the table is refused on a CPU; elsewhere,
-        where looking would wait for the device, its row is NaN.
+        Both ``[T, P]`` in the dtype of the tables. A position outside of the table is refused on a
+        CPU; elsewhere, where looking would wait for the device, its row is NaN.
 
     Raises:
-        InvalidInputError: tables that are not float32 or differ in shape, positions of another
-            dtype or shape, or, on a CPU, outside of the table.
+        InvalidInputError: tables that are not of one float dtype or differ in shape, positions of
+            another dtype or shape, or, on a CPU, outside of the table.
     """
     _check_tables(cos, sin)
     _check_positions(positions, (positions.shape[-1],) if positions.dim() else (), cos.shape[0])
@@ -46,15 +47,15 @@ def mrope_cos_sin(
     """Cosines and sines whose pairs take time, height or width as their position (Qwen2-VL).
 
     Args:
-        cos: ``[M, P]`` float32.
-        sin: ``[M, P]`` float32.
+        cos: ``[M, P]``, float32, bfloat16 or float16.
+        sin: ``[M, P]`` of the same dtype.
         positions: ``[3, T]`` int32 or int64: time, height, width of every token.
         sections: how many of the ``P`` pairs take each of the three.
         interleaved: pairs take turns, time, height, width, until a section is used up and time
             takes the rest (Qwen3-VL), rather than standing in three blocks.
 
     Returns:
-        Both ``[T, P]`` float32; NaN as in :func:`gather_cos_sin`.
+        Both ``[T, P]`` in the dtype of the tables; NaN as in :func:`gather_cos_sin`.
 
     Raises:
         InvalidInputError: what :func:`gather_cos_sin` refuses, or sections that are not three
@@ -82,12 +83,8 @@ def mrope_cos_sin(
 
 
 def _check_tables(cos: torch.Tensor, sin: torch.Tensor) -> None:
-    if cos.dtype != torch.float32 or sin.dtype != torch.float32:
-        raise InvalidInputError(
-            f"tables of {cos.dtype} and {sin.dtype}",
-            "angles are float32 whatever the dtype of the heads",
-            "Keep the tables in float32.",
-        )
+    require_dtype("cos", cos, FLOATS)
+    require_dtype("sin", sin, (cos.dtype,))
     if cos.dim() != 2 or cos.shape != sin.shape or 0 in cos.shape:
         raise InvalidInputError(
             f"tables of shapes {list(cos.shape)} and {list(sin.shape)}",

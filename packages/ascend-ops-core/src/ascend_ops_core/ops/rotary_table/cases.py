@@ -6,6 +6,7 @@ import torch
 
 from ascend_ops_core.cases import Case
 
+BF16, F16 = torch.bfloat16, torch.float16
 I32, I64 = torch.int32, torch.int64
 
 CASES: dict[str, tuple[Case, ...]] = {
@@ -25,6 +26,22 @@ CASES: dict[str, tuple[Case, ...]] = {
                 new.randn(5, 12),
                 new.randn(5, 12),
                 new.tensor([4, 5, -1, 0, 131071], I64),
+            ),
+        ),
+        Case(
+            "bf16",
+            lambda new: (
+                new.randn(9, 12, dtype=BF16),
+                new.randn(9, 12, dtype=BF16),
+                new.tensor([8, 9, 0, 3], I64),
+            ),
+        ),
+        Case(
+            "f16",
+            lambda new: (
+                new.randn(9, 13, dtype=F16),
+                new.randn(9, 13, dtype=F16),
+                new.tensor([8, 9, 0, 3], I64),
             ),
         ),
         Case(
@@ -75,6 +92,16 @@ CASES: dict[str, tuple[Case, ...]] = {
                 new.randn(5, 6),
                 new.tensor([[4, 5, 1], [0, 1, -1], [2, 2, 2]], I64),
                 [2, 2, 2],
+                False,
+            ),
+        ),
+        Case(
+            "bf16",
+            lambda new: (
+                new.randn(33, 13, dtype=BF16),
+                new.randn(33, 13, dtype=BF16),
+                new.tensor([[32, 33, 1], [0, 1, -1], [2, 2, 2]], I64),
+                [4, 5, 4],
                 False,
             ),
         ),

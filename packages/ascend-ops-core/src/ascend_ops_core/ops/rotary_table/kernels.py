@@ -15,12 +15,24 @@ from ascend_ops_core.tiling import next_power_of_two
 
 
 @triton.jit
-def _row(table_ptr, position, rows, row_stride, PAIRS: tl.constexpr, BLOCK: tl.constexpr):
-    """A row of the table; NaN for a position outside, which nothing is read for."""
+def _row(
+    table_ptr,
+    position,
+    rows,
+    row_stride,
+    PAIRS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BITS: tl.constexpr,
+):
+    """A row of the table; NaN for a position outside, which nothing is read for.
+
+    BITS: the table holds the bits of bfloat16, as int16.
+    """
     columns = tl.arange(0, BLOCK)
     width = tl.where((position >= 0) & (position < rows), PAIRS, 0)
     row = table_ptr + as_int64(position) * row_stride
-    return tl.load(row + columns, mask=columns < width, other=float("nan"))
+    outside: tl.constexpr = 0x7FC0 if BITS else float("nan")
+    return tl.load(row + columns, mask=columns < width, other=outside)
 
 
 @triton.jit
@@ -35,14 +47,15 @@ def _gather_kernel(
     programs,
     PAIRS: tl.constexpr,
     BLOCK: tl.constexpr,
+    BITS: tl.constexpr,
 ):
     columns = tl.arange(0, BLOCK)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         position = tl.load(positions_ptr + unit)
         out = as_int64(unit) * PAIRS + columns
-        cos = _row(cos_ptr, position, rows, row_stride, PAIRS, BLOCK)
+        cos = _row(cos_ptr, position, rows, row_stride, PAIRS, BLOCK, BITS)
         tl.store(cos_out_ptr + out, cos, mask=columns < PAIRS)
-        sin = _row(sin_ptr, position, rows, row_stride, PAIRS, BLOCK)
+        sin = _row(sin_ptr, position, rows, row_stride, PAIRS, BLOCK, BITS)
         tl.store(sin_out_ptr + out, sin, mask=columns < PAIRS)
 
 
@@ -68,6 +81,7 @@ def _mrope_kernel(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     INTERLEAVED: tl.constexpr,
+    BITS: tl.constexpr,
 ):
     columns = tl.arange(0, BLOCK)
     if INTERLEAVED:
@@ -84,16 +98,16 @@ def _mrope_kernel(
         out = as_int64(unit) * PAIRS + columns
         cos = _pick(
             kind,
-            _row(cos_ptr, t, rows, row_stride, PAIRS, BLOCK),
-            _row(cos_ptr, h, rows, row_stride, PAIRS, BLOCK),
-            _row(cos_ptr, w, rows, row_stride, PAIRS, BLOCK),
+            _row(cos_ptr, t, rows, row_stride, PAIRS, BLOCK, BITS),
+            _row(cos_ptr, h, rows, row_stride, PAIRS, BLOCK, BITS),
+            _row(cos_ptr, w, rows, row_stride, PAIRS, BLOCK, BITS),
         )
         tl.store(cos_out_ptr + out, cos, mask=columns < PAIRS)
         sin = _pick(
             kind,
-            _row(sin_ptr, t, rows, row_stride, PAIRS, BLOCK),
-            _row(sin_ptr, h, rows, row_stride, PAIRS, BLOCK),
-            _row(sin_ptr, w, rows, row_stride, PAIRS, BLOCK),
+            _row(sin_ptr, t, rows, row_stride, PAIRS, BLOCK, BITS),
+            _row(sin_ptr, h, rows, row_stride, PAIRS, BLOCK, BITS),
+            _row(sin_ptr, w, rows, row_stride, PAIRS, BLOCK, BITS),
         )
         tl.store(sin_out_ptr + out, sin, mask=columns < PAIRS)
 
@@ -102,9 +116,9 @@ def gather_cos_sin(
     cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`ascend_ops_core.ops.rotary_table.gather_cos_sin`."""
-    arguments, constants = _prepared(cos, sin, positions)
+    arguments, constants, out = _prepared(cos, sin, positions)
     launch(_gather_kernel, arguments["programs"], arguments, constants)
-    return arguments["cos_out_ptr"], arguments["sin_out_ptr"]
+    return out
 
 
 def mrope_cos_sin(
@@ -115,30 +129,37 @@ def mrope_cos_sin(
     interleaved: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`ascend_ops_core.ops.rotary_table.mrope_cos_sin`."""
-    arguments, constants = _prepared(cos, sin, positions)
+    arguments, constants, out = _prepared(cos, sin, positions)
     time, height, width = sections
     constants |= {"TIME": time, "HEIGHT": height, "WIDTH": width, "INTERLEAVED": interleaved}
     arguments["tokens"] = positions.shape[1]
     launch(_mrope_kernel, arguments["programs"], arguments, constants)
-    return arguments["cos_out_ptr"], arguments["sin_out_ptr"]
+    return out
 
 
 def _prepared(
     cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor
-) -> tuple[dict[str, Any], dict[str, int | bool]]:
+) -> tuple[dict[str, Any], dict[str, int | bool], tuple[torch.Tensor, torch.Tensor]]:
     tokens, pairs = positions.shape[-1], cos.shape[1]
-    shape = (tokens, pairs)
+    out = (
+        torch.empty(tokens, pairs, dtype=cos.dtype, device=cos.device),
+        torch.empty(tokens, pairs, dtype=cos.dtype, device=cos.device),
+    )
     # Both may be halves of one table, which nobody wants copied.
     if cos.stride() != sin.stride() or cos.stride(1) != 1:
         cos, sin = cos.contiguous(), sin.contiguous()
+    # The compiler for A5 ends with invalid IR at a tile full of bfloat16's NaN, not at its bits.
+    bits = cos.dtype == torch.bfloat16
+    tables = (cos, sin, *out)
+    cos, sin, cos_out, sin_out = (one.view(torch.int16) if bits else one for one in tables)
     arguments: dict[str, Any] = {
         "cos_ptr": cos,
         "sin_ptr": sin,
         "positions_ptr": positions.contiguous(),
-        "cos_out_ptr": torch.empty(shape, dtype=cos.dtype, device=cos.device),
-        "sin_out_ptr": torch.empty(shape, dtype=cos.dtype, device=cos.device),
+        "cos_out_ptr": cos_out,
+        "sin_out_ptr": sin_out,
         "rows": cos.shape[0],
         "row_stride": cos.stride(0),
         "programs": tokens,
     }
-    return arguments, {"PAIRS": pairs, "BLOCK": next_power_of_two(pairs)}
+    return arguments, {"PAIRS": pairs, "BLOCK": next_power_of_two(pairs), "BITS": bits}, out

@@ -13,8 +13,8 @@ def gather_cos_sin(
     """See :func:`ascend_ops_core.ops.rotary_table.gather_cos_sin`."""
     inside = (positions >= 0) & (positions < cos.shape[0])
     rows = torch.where(inside, positions, 0)
-    nan = torch.where(inside, 0.0, torch.nan)[..., None]
-    return cos[rows] + nan, sin[rows] + nan
+    outside = ~inside[..., None]
+    return cos[rows].masked_fill(outside, torch.nan), sin[rows].masked_fill(outside, torch.nan)
 
 
 def mrope_cos_sin(

@@ -104,8 +104,8 @@ def _rotary_kernel(
         start = as_int64(unit) * TOKENS
         mask = (t < tokens - start) & (p < PAIRS)
         angles = start * PAIRS + t * PAIRS + p
-        cos = tl.load(cos_ptr + angles, mask=mask, other=0.0)
-        sin = tl.load(sin_ptr + angles, mask=mask, other=0.0)
+        cos = tl.load(cos_ptr + angles, mask=mask, other=0.0).to(tl.float32)
+        sin = tl.load(sin_ptr + angles, mask=mask, other=0.0).to(tl.float32)
         if INVERSE:
             sin = -sin
         for head in range(0, Q_COUNT, Q_HEADS):
@@ -184,8 +184,8 @@ def _norm_rotary_kernel(
         start = as_int64(unit) * TOKENS
         angles = start * PAIRS + t * PAIRS + p
         mask = (t < tokens - start) & (p < PAIRS)
-        cos = tl.load(cos_ptr + angles, mask=mask, other=0.0)
-        sin = tl.load(sin_ptr + angles, mask=mask, other=0.0)
+        cos = tl.load(cos_ptr + angles, mask=mask, other=0.0).to(tl.float32)
+        sin = tl.load(sin_ptr + angles, mask=mask, other=0.0).to(tl.float32)
         for head in range(0, COUNT, HEADS):
             h = head + tl.arange(0, HEADS)[None, :, None]
             here = (t < tokens - start) & (h < COUNT)
