@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 from ascend_ops_core.cpu_kernels import follow_torch_threads
@@ -64,7 +64,8 @@ class DeepseekV4Model(nn.Module):
         embedded = self.embed_tokens(input_ids)
         streams = embedded.unsqueeze(1).expand(-1, self.spec.hc_mult, -1).contiguous()
         rotation = self.rotary(positions)
-        streams = run_decoder(self.layers, streams, input_ids, rotation)
+        layers = cast(Sequence[DeepseekV2DecoderLayer], self.layers)
+        streams = run_decoder(layers, streams, input_ids, rotation)
         hidden = rms_norm(self.hc_head(streams), self.norm, self.spec.rms_norm_eps)
         return hidden, streams
 

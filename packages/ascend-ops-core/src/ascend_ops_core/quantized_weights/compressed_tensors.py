@@ -59,7 +59,7 @@ class CompressedTensorsDescription:
                 "Quantise the checkpoint with one of these.",
             )
         caches = given.get("kv_cache_scheme") or {}
-        kv = {("float", 8): "float8_e4m3fn", ("int", 8): "int8"}
+        kv: dict[tuple[Any, Any], str] = {("float", 8): "float8_e4m3fn", ("int", 8): "int8"}
         self.cache = CacheDescription(kv.get((caches.get("type"), caches.get("num_bits"))))
 
     def scheme(self, layer: str) -> Scheme | None:

@@ -205,7 +205,7 @@ class ModelSlimDescription:
         """See :class:`Description`."""
         lines = []
         described = [name.removesuffix(".weight") for name in self._kinds]
-        used = set()
+        used: set[str] = set()
         missing = []
         for layer in layers:
             kind = self._kind(layer)

@@ -17,6 +17,7 @@ from ascend_fused_moe.communication import CommLayer, MoECommMethods, MoECommTyp
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.experts_mlp import StackedExpertsMlp
 from ascend_fused_moe.group_list import GroupList
+from ascend_fused_moe.mlp.lora import RowsLoRA
 from ascend_fused_moe.pipeline import MoERouterInput, MoETokenDispatchInput
 from ascend_fused_moe.vllm.fused_moe.groups import groups_of_vllm, tokens_of_step
 from ascend_fused_moe.vllm.fused_moe.method import AscendUnquantizedFusedMoEMethod
@@ -119,11 +120,14 @@ class AscendFusedMoERunner(MoERunner):
             )
         capture(ids)
 
-    def _mlp(self, rows: torch.Tensor, group_list: GroupList) -> torch.Tensor:
+    def _mlp(
+        self, rows: torch.Tensor, group_list: GroupList, lora: RowsLoRA | None = None
+    ) -> torch.Tensor:
         experts = self.routed_experts
         limit = self.moe_config.swiglu_limit
         # Looked up at every call, since loading replaces parameters.
-        return StackedExpertsMlp(experts.w13_weight, experts.w2_weight, limit)(rows, group_list)
+        mlp = StackedExpertsMlp(experts.w13_weight, experts.w2_weight, limit)
+        return mlp(rows, group_list, lora)
 
     def _check(self) -> None:
         config, experts = self.moe_config, self.routed_experts
