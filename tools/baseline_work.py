@@ -97,20 +97,20 @@ def _qkv(new: Inputs, tokens: int, heads: tuple[int, int]) -> torch.Tensor:
 
 def _split(new: Inputs) -> tuple[Any, ...]:
     norm = [new.randn(128, dtype=BF16) for _ in range(2)]
-    table, positions = new.randn(4096, 128), new.randint(0, 4096, 4096)
+    table, positions = new.randn(4096, 128, dtype=BF16), new.randint(0, 4096, 4096)
     return _qkv(new, 4096, (32, 8)), table, positions, *norm, None, None, 32, 8, 128, 1e-6, False
 
 
 def _split_mrope(new: Inputs) -> tuple[Any, ...]:
     norm = [new.randn(128, dtype=BF16) for _ in range(2)]
-    table, positions = new.randn(4096, 128), new.randint(0, 4096, 3, 4096)
+    table, positions = new.randn(4096, 128, dtype=BF16), new.randint(0, 4096, 3, 4096)
     leading = (_qkv(new, 4096, (32, 8)), table, positions, *norm, None, None)
     return *leading, [24, 20, 20], True, 32, 8, 128, 1e-6, False
 
 
 def _split_apply(new: Inputs) -> tuple[Any, ...]:
     weights = new.randn(8 * 128, dtype=BF16), new.randn(2 * 128, dtype=BF16)
-    table, positions = new.randn(4096, 64), new.randint(0, 4096, 4096)
+    table, positions = new.randn(4096, 64, dtype=BF16), new.randint(0, 4096, 4096)
     leading = (_qkv(new, 4096, (8, 2)), new.rand(2, 4096), table, positions, *weights)
     return *leading, 8, 2, 128, 64, 16, 1e-6
 
@@ -142,6 +142,11 @@ _TABLES = (
     "cosines and sines in bfloat16 on both sides; from a float32 table, which our models and our "
     "layers of vLLM keep, 256 bytes more are read for a token"
 )
+_VALUES = (
+    "their buffer is that of the values, of which a pass copies 42 tokens, or 21 with cosines and "
+    "sines gathered before; their bytes are given for one"
+)
+
 ROWS: tuple[Work, ...] = (
     Work(
         "fla.layernorm_guard.layer_norm_fwd_kernel",
@@ -302,8 +307,17 @@ ROWS: tuple[Work, ...] = (
         "split_qkv_rmsnorm_rope",
         _split,
         _tokens,
-        remark="their buffer is that of the values, of which a pass copies 42 tokens; their bytes "
-        "are given for one",
+        remark=_VALUES,
+    ),
+    Work(
+        "linearnorm.split_qkv_rmsnorm_rope_simt.split_qkv_rmsnorm_rope_simt_kernel",
+        "the same in the form with cosines and sines gathered before",
+        "token",
+        1.0,
+        "split_qkv_rmsnorm_rope",
+        _split,
+        _tokens,
+        remark=_VALUES,
     ),
     Work(
         "linearnorm.split_qkv_rmsnorm_mrope.split_qkv_rmsnorm_mrope_kernel",

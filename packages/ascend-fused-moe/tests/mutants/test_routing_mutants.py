@@ -14,7 +14,7 @@ pytestmark = pytest.mark.interpreter
         ("programs = -(-rows // tile)", "programs = rows // tile"),
         ('ranked = tl.where(inside, ranked, float("-inf"))', "pass"),
         ("number[None, :], BLOCK), axis=1)", "-number[None, :], 0.0), axis=1) * -1.0"),
-        ("ranked = tl.where(ranked >= _LOWEST, ranked, _LOWEST)", "pass"),
+        ("return scores, tl.where(ranked >= LOWEST, ranked, LOWEST)", "return scores, ranked"),
         ("tl.where(taken, scores, 0.0)", "tl.where(taken, ranked, 0.0)"),
         ("small = added == 0.0", "small = added < 0.0"),
         ("tl.store(weights_ptr + out, weights * scale, mask=chosen)", "pass"),
@@ -56,7 +56,7 @@ def test_hash_routing(original: str, replacement: str) -> None:
     ("original", "replacement"),
     [
         ("score = score + tl.max(others, axis=1)", "pass"),
-        ("score = tl.where(score >= _LOWEST, score, _LOWEST)", "pass"),
+        ("score = tl.where(score >= LOWEST, score, LOWEST)", "pass"),
         ("group_number[None, :], GROUP_BLOCK), axis=1", "-group_number[None, :], 0.0), axis=1"),
         ("allowed = tl.where(member, 1.0, allowed)", "allowed = tl.where(member, 1.0, 1.0)"),
         (

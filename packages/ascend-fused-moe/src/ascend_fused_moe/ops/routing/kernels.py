@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -22,7 +24,7 @@ _FLOOR = tl.constexpr(1e-20)
 # torch's softplus is the identity above this.
 _SOFTPLUS_LINEAR = tl.constexpr(20.0)
 # What NaN and minus infinity rank as; below it lies only what is taken or padding.
-_LOWEST = tl.constexpr(-3.4028234663852886e38)
+LOWEST = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit
@@ -54,6 +56,77 @@ def expert_scores(x, inside, SCORING: tl.constexpr):
 
 
 @triton.jit
+def scored_tile(
+    logits_ptr,
+    bias_ptr,
+    first,
+    rows,
+    row_stride,
+    EXPERTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCORING: tl.constexpr,
+    BIASED: tl.constexpr,
+):
+    """Scores of ``ROWS`` tokens from ``first`` on, and what their experts rank by.
+
+    Experts that there are rank by their biased score, or lowest if that is NaN; padding has any.
+    """
+    expert = tl.arange(0, BLOCK)
+    r = tl.arange(0, ROWS)
+    inside = (expert < EXPERTS)[None, :]
+    tile = logits_ptr + first * row_stride + r[:, None] * row_stride + expert[None, :]
+    x = tl.load(tile, mask=(r < rows - first)[:, None] & inside, other=0.0).to(tl.float32)
+    scores = expert_scores(x, inside, SCORING)
+    ranked = scores
+    if BIASED:
+        bias = tl.load(bias_ptr + expert, mask=expert < EXPERTS, other=0.0)
+        ranked = ranked + bias.to(tl.float32)[None, :]
+    return scores, tl.where(ranked >= LOWEST, ranked, LOWEST)
+
+
+@triton.jit
+def store_best(
+    scores,
+    ranked,
+    weights_ptr,
+    ids_ptr,
+    first,
+    rows,
+    scale,
+    TOP_K: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CHOICES: tl.constexpr,
+    RENORMALIZE: tl.constexpr,
+):
+    """Store the ``TOP_K`` experts that rank highest, the first of equals, and their weights.
+
+    What must not be chosen ranks as minus infinity.
+    """
+    number = tl.arange(0, BLOCK).to(tl.float32)
+    choice = tl.arange(0, CHOICES)
+    r = tl.arange(0, ROWS)
+    weights = tl.zeros((ROWS, CHOICES), tl.float32)
+    ids = tl.zeros((ROWS, CHOICES), tl.float32)
+    for j in range(TOP_K):
+        best = tl.max(ranked, axis=1)
+        at = tl.min(tl.where(ranked == best[:, None], number[None, :], BLOCK), axis=1)
+        taken = number[None, :] == at[:, None]
+        weight = tl.sum(tl.where(taken, scores, 0.0), axis=1)
+        ranked = tl.where(taken, float("-inf"), ranked)
+        here = (choice == j)[None, :]
+        weights = tl.where(here, weight[:, None], weights)
+        ids = tl.where(here, at[:, None], ids)
+    if RENORMALIZE:
+        weights = weights / (tl.sum(weights, axis=1) + _FLOOR)[:, None]
+    out = first * TOP_K + r[:, None] * TOP_K + choice[None, :]
+    chosen = (r < rows - first)[:, None] & (choice < TOP_K)[None, :]
+    tl.store(weights_ptr + out, weights * scale, mask=chosen)
+    tl.store(ids_ptr + out, ids.to(tl.int32).to(tl.int64), mask=chosen)
+
+
+@triton.jit
 def _topk_routing_kernel(
     logits_ptr,
     bias_ptr,
@@ -72,40 +145,17 @@ def _topk_routing_kernel(
     BIASED: tl.constexpr,
     RENORMALIZE: tl.constexpr,
 ):
-    expert = tl.arange(0, BLOCK)
-    number = expert.to(tl.float32)
-    choice = tl.arange(0, CHOICES)
-    r = tl.arange(0, ROWS)
-    inside = (expert < EXPERTS)[None, :]
+    inside = (tl.arange(0, BLOCK) < EXPERTS)[None, :]
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         first = as_int64(unit) * ROWS
-        tile = logits_ptr + first * row_stride + r[:, None] * row_stride + expert[None, :]
-        mask = (r < rows - first)[:, None] & inside
-        x = tl.load(tile, mask=mask, other=0.0).to(tl.float32)
-        scores = expert_scores(x, inside, SCORING)
-        ranked = scores
-        if BIASED:
-            bias = tl.load(bias_ptr + expert, mask=expert < EXPERTS, other=0.0)
-            ranked = ranked + bias.to(tl.float32)[None, :]
-        ranked = tl.where(ranked >= _LOWEST, ranked, _LOWEST)
+        scores, ranked = scored_tile(
+            logits_ptr, bias_ptr, first, rows, row_stride, EXPERTS, ROWS, BLOCK, SCORING, BIASED
+        )
         ranked = tl.where(inside, ranked, float("-inf"))
-        weights = tl.zeros((ROWS, CHOICES), tl.float32)
-        ids = tl.zeros((ROWS, CHOICES), tl.float32)
-        for j in range(TOP_K):
-            best = tl.max(ranked, axis=1)
-            at = tl.min(tl.where(ranked == best[:, None], number[None, :], BLOCK), axis=1)
-            taken = number[None, :] == at[:, None]
-            weight = tl.sum(tl.where(taken, scores, 0.0), axis=1)
-            ranked = tl.where(taken, float("-inf"), ranked)
-            here = (choice == j)[None, :]
-            weights = tl.where(here, weight[:, None], weights)
-            ids = tl.where(here, at[:, None], ids)
-        if RENORMALIZE:
-            weights = weights / (tl.sum(weights, axis=1) + _FLOOR)[:, None]
-        out = first * TOP_K + r[:, None] * TOP_K + choice[None, :]
-        chosen = (r < rows - first)[:, None] & (choice < TOP_K)[None, :]
-        tl.store(weights_ptr + out, weights * scale, mask=chosen)
-        tl.store(ids_ptr + out, ids.to(tl.int32).to(tl.int64), mask=chosen)
+        store_best(
+            scores, ranked, weights_ptr, ids_ptr, first, rows, scale,
+            TOP_K, ROWS, BLOCK, CHOICES, RENORMALIZE,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -161,13 +211,43 @@ def topk_routing(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`ascend_fused_moe.ops.routing.topk_routing`."""
+    local = topk_bytes(logits.shape[1], top_k)
+    return launch_tiles(
+        _topk_routing_kernel, logits, bias, top_k, scoring, renormalize, scale, local, {}
+    )
+
+
+def launch_tiles(
+    kernel: Any,
+    logits: torch.Tensor,
+    bias: torch.Tensor | None,
+    top_k: int,
+    scoring: str,
+    renormalize: bool,
+    scale: float,
+    local: int,
+    further: dict[str, int | bool],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Launch a router that takes tiles of tokens, and return weights and ids.
+
+    Args:
+        kernel: the router.
+        logits: ``[T, E]``.
+        bias: ``[E]`` or None.
+        top_k: experts a token.
+        scoring: a key of ``CODES``.
+        renormalize: as the operator takes it.
+        scale: as well.
+        local: bytes that a token takes in the unified buffer besides its logits.
+        further: constants of this kernel alone.
+    """
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     rows, experts = logits.shape
     weights, ids = _empty(logits, top_k)
     tile = block_of(
         current_facts(),
         streamed=next_power_of_two(experts) * logits.element_size(),
-        local=topk_bytes(experts, top_k),
+        local=local,
         minimum=1,
         maximum=next_power_of_two(rows),
     )
@@ -192,7 +272,7 @@ def topk_routing(
         "BIASED": bias is not None,
         "RENORMALIZE": renormalize,
     }
-    launch(_topk_routing_kernel, programs, arguments, constants)
+    launch(kernel, programs, arguments, constants | further)
     return weights, ids
 
 

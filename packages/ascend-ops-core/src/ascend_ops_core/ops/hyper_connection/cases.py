@@ -66,15 +66,25 @@ def _strided(new: Inputs) -> tuple[Any, ...]:
     return output.t().contiguous().t(), streams[:, :, ::2].repeat(1, 1, 2), post, comb
 
 
+def _every_other_channel(make: Any) -> Case:
+    """A case whose streams are a strided view."""
+
+    def inputs(new: Inputs) -> tuple[Any, ...]:
+        return (new.randn(5, 3, 26, dtype=F16)[:, :, ::2], *make(new, 5, 3, 13, F16)[1:])
+
+    return Case("strided", inputs)
+
+
 CASES: dict[str, tuple[Case, ...]] = {
-    "hc_pre": _cases(_pre, 9000),
+    "hc_pre": (*_cases(_pre, 9000), _every_other_channel(_pre)),
     "hc_post": (*_cases(_post, 9000), Case("strided", _strided)),
-    "hc_head": _cases(_head, 9000),
+    "hc_head": (*_cases(_head, 9000), _every_other_channel(_head)),
     "sinkhorn": (
         Case("no_rows", lambda new: (new.randn(0, 4, 4), ITERATIONS, 1e-6)),
         Case("one_stream", lambda new: (new.randn(3, 1, 1), 2, 1e-6)),
         Case("three_streams", lambda new: (new.randn(65, 3, 3), ITERATIONS, 1e-6)),
         Case("four_streams", lambda new: (new.randn(1, 63, 4, 4, scale=3.0), ITERATIONS, 1e-6)),
+        Case("strided", lambda new: (new.randn(3, 3, 7).permute(2, 0, 1), ITERATIONS, 1e-6)),
         Case("one_iteration", lambda new: (new.randn(1000, 3, 3), 1, 1e-3)),
         Case("eight_streams", lambda new: (new.randn(4096, 8, 8), ITERATIONS, 1e-6), large=True),
         Case("v4", lambda new: (new.randn(4096, 4, 4), ITERATIONS, 1e-6), large=True),

@@ -55,6 +55,12 @@ def _strided(new: Inputs) -> tuple[Any, ...]:
     return (new.randn(3, 100)[:, 20:84], *arguments[1:])
 
 
+def _strided_mrope(new: Inputs) -> tuple[Any, ...]:
+    arguments = _one(new, 3, (2, 1, 16), 16, dtype=F16, sections=(3, 3, 2))
+    positions = new.randint(0, 50, 3, 6)[:, ::2]
+    return (new.randn(3, 100, dtype=F16)[:, 20:84], arguments[1], positions, *arguments[3:])
+
+
 def _apply(
     new: Inputs,
     tokens: int,
@@ -78,6 +84,12 @@ def _apply(
         *totals,
         1e-6,
     )
+
+
+def _strided_apply(new: Inputs) -> tuple[Any, ...]:
+    arguments = _apply(new, 3, (2, 1, 16), 16, (9, 3), F16)
+    sums = new.rand(3, 2) + new.full(100.0, 3, 2)
+    return (new.randn(3, 100, dtype=F16)[:, 20:84], sums.t(), *arguments[2:])
 
 
 CASES: dict[str, tuple[Case, ...]] = {
@@ -146,6 +158,7 @@ CASES: dict[str, tuple[Case, ...]] = {
             "many_tokens",
             lambda new: _one(new, 97, (2, 1, 24), 24, sections=(4, 4, 4), interleaved=True),
         ),
+        Case("strided", _strided_mrope),
         Case(
             "qwen3_vl",
             lambda new: _one(
@@ -175,6 +188,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("bf16_table", lambda new: _apply(new, 9, (2, 1, 32), 32, (10, 3), BF16, BF16)),
         Case("many_tokens", lambda new: _apply(new, 147, (3, 2, 20), 12, (9, 3))),
         Case("many_tokens_one_key", lambda new: _apply(new, 97, (2, 1, 16), 16, (9, 3))),
+        Case("strided", _strided_apply),
         Case("no_query_heads", lambda new: _apply(new, 3, (0, 1, 16), 16, (9, 3))),
         Case(
             "m3_tp8",

@@ -50,6 +50,7 @@ CASES: dict[str, tuple[Case, ...]] = {
                 1e-6,
             ),
         ),
+        Case("strided", lambda new: (new.randn(64, 9).t(), new.randn(64), new.randn(64), 1e-6)),
         Case("wide", lambda new: (new.randn(2, 40000), None, new.randn(40000), 1e-6)),
         Case(
             "hidden_7168",

@@ -45,6 +45,10 @@ CASES: dict[str, tuple[Case, ...]] = {
             ),
         ),
         Case(
+            "halves_of_a_table",
+            lambda new: (*new.randn(9, 26).chunk(2, dim=1), new.randint(0, 9, 14)[::2]),
+        ),
+        Case(
             "v4",
             lambda new: (
                 new.randn(131072, 32),
@@ -103,6 +107,15 @@ CASES: dict[str, tuple[Case, ...]] = {
                 new.tensor([[32, 33, 1], [0, 1, -1], [2, 2, 2]], I64),
                 [4, 5, 4],
                 False,
+            ),
+        ),
+        Case(
+            "halves_of_a_table",
+            lambda new: (
+                *new.randn(9, 12, dtype=F16).chunk(2, dim=1),
+                new.randint(0, 9, 3, 14)[:, ::2],
+                [2, 2, 2],
+                True,
             ),
         ),
         Case(

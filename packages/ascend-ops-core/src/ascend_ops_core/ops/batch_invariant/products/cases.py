@@ -35,6 +35,11 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("no_batches", lambda new: (new.randn(0, 3, 5), new.randn(0, 5, 4))),
         Case("odd", lambda new: (new.randn(3, 65, 17), new.randn(3, 17, 33)), scale=4),
         Case(
+            "one_row",
+            lambda new: (new.randn(3, 1, 63, dtype=F16), new.randn(3, 63, 17, dtype=F16)),
+            scale=8,
+        ),
+        Case(
             "turned",
             lambda new: (
                 new.randn(5, 4, 64, dtype=BF16).transpose(0, 1),
@@ -81,6 +86,17 @@ CASES: dict[str, tuple[Case, ...]] = {
             scale=8,
         ),
         Case(
+            "strided",
+            lambda new: (
+                new.randn(40, 63)[:, 5],
+                new.randn(63, 200)[:, 7:71],
+                new.randn(40, 64).T,
+                1.0,
+                1.0,
+            ),
+            scale=8,
+        ),
+        Case(
             "biased",
             lambda new: (
                 new.randn(7168, dtype=BF16),
@@ -117,6 +133,15 @@ CASES: dict[str, tuple[Case, ...]] = {
                 new.randn(65, 64, dtype=F16),
                 new.randn(40, 64, dtype=F16),
                 new.randn(40, dtype=F16),
+            ),
+            scale=8,
+        ),
+        Case(
+            "strided",
+            lambda new: (
+                new.randn(1, 200, dtype=BF16)[:, 7:71],
+                new.randn(64, 40, dtype=BF16).T,
+                new.randn(40, 2, dtype=BF16)[:, 1],
             ),
             scale=8,
         ),

@@ -46,6 +46,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("odd", lambda new: (new.randn(3, 65, scale=5.0), -1)),
         Case("rows", lambda new: (new.randn(65, 63, dtype=F16), 1)),
         Case("first_axis", lambda new: (new.randn(65, 70, dtype=BF16), 0)),
+        Case("strided", lambda new: (new.randn(9, 200)[:, 3:68], -1)),
         Case("wide", lambda new: (new.randn(2, 40000), -1)),
         Case("router", lambda new: (new.randn(4096, 384), -1), large=True),
         Case("vocabulary", lambda new: (new.randn(64, 151936, dtype=BF16), -1), large=True),
