@@ -86,7 +86,7 @@ def interpreter(session: nox.Session) -> None:
 
 @nox.session
 def compile(session: nox.Session) -> None:
-    """Every Triton kernel through the Ascend compiler; `-- --compile-all` renews the ledgers."""
+    """Every Triton kernel through the Ascend compiler; `-- --compile-new` renews the ledgers."""
     packages_folder = ROOT / "packages"
     folders = [
         packages_folder / "ascend-ops-core" / "tests" / "testing" / "compiler",

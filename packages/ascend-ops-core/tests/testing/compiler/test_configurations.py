@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,7 +68,7 @@ def current() -> list[Configuration]:
     return [Configuration(Launch(made, 1, {}, {}), "A2", key, ()) for key in ("k0", "k1")]
 
 
-def test_everything_anew_rewrites_the_ledger(
+def test_everything_or_what_is_lacking_rewrites_the_ledger(
     current: list[Configuration], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compile_all(chosen: list[Configuration], workers: int) -> list[CompileReport]:
@@ -91,6 +92,19 @@ def test_everything_anew_rewrites_the_ledger(
         run.check(one, current, file)
     run.check_ledger(current, file)
     assert set(Ledger(file).results) == {"k0", "k1"}
+    kept = Ledger(file).results["k1"]
+    asked: list[list[Configuration]] = []
+
+    def compile_lacking(chosen: list[Configuration], workers: int) -> list[CompileReport]:
+        asked.append(chosen)
+        return compile_all(chosen, workers)
+
+    monkeypatch.setattr(configurations, "compile_all", compile_lacking)
+    current = [current[1], replace(current[0], key="k2")]
+    CompileRun(everything=False, size=6, seed="monday", new=True).check_ledger(current, file)
+    assert [[one.key for one in chosen] for chosen in asked] == [["k2"]]
+    assert set(Ledger(file).results) == {"k1", "k2"}
+    assert Ledger(file).results["k1"] == kept
 
 
 def test_no_compiler_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

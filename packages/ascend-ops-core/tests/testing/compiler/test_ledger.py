@@ -69,7 +69,7 @@ def test_known_result_is_not_compiled_again(
 def test_sampled_result_must_come_out_the_same(file: Path, compiler: Compiler) -> None:
     Ledger(file).check(configuration(), again=True)
     compiler.answer = replace(GOOD, counts=Counts(vector=4))
-    with pytest.raises(AssertionError, match="dev compile -- --compile-all"):
+    with pytest.raises(AssertionError, match="dev compile -- --compile-new"):
         Ledger(file).check(configuration(), again=True)
     assert compiler.calls == 2
 

@@ -19,7 +19,7 @@ from ascend_ops_core.testing.compiler.configurations import Configuration
 from ascend_ops_core.testing.compiler.report import CompileReport
 from ascend_ops_core.testing.recorder import Record, record
 
-RENEW = "run ./tools/dev compile -- --compile-all and commit the ledger"
+RENEW = "run ./tools/dev compile -- --compile-new (or --compile-all) and commit the ledger"
 
 
 class Ledger:
@@ -43,10 +43,23 @@ class Ledger:
                     f"ledger {file.name}", f"it cannot be read: {error!r}", f"Remove it and {RENEW}"
                 ) from error
 
-    def write(self, reports: Iterable[CompileReport], versions: str) -> None:
-        """Replace the results by ``reports``, one line each, in a fixed order."""
-        ordered = sorted(reports, key=lambda one: (one.kernel, one.family, one.key))
-        self.results = {report.key: report.figures() for report in ordered}
+    def write(
+        self,
+        reports: Iterable[CompileReport],
+        versions: str,
+        keep: Iterable[Configuration] = (),
+    ) -> None:
+        """Replace the results, one line each, in a fixed order.
+
+        Args:
+            reports: new results.
+            versions: what the compiler says of itself.
+            keep: configurations whose known results stay.
+        """
+        results = {one.key: self.results[one.key] for one in keep}
+        results |= {report.key: report.figures() for report in reports}
+        ordered = sorted(results, key=lambda key: (*_place(results[key]), key))
+        self.results = {key: results[key] for key in ordered}
         lines = [f"  {json.dumps(key)}: {json.dumps(one)}" for key, one in self.results.items()]
         head = f'{{"compiler": {json.dumps(versions)}, "results": {{\n'
         self.file.write_text(head + ",\n".join(lines) + "\n}}\n")
@@ -99,6 +112,10 @@ def sample(current: Sequence[Configuration], size: int, seed: str) -> set[str]:
         return hashlib.sha256(f"{seed} {one.key}".encode()).hexdigest()
 
     return {one.key for one in sorted(current, key=rank)[:size]}
+
+
+def _place(figures: dict[str, Any]) -> tuple[str, str]:
+    return figures["kernel"], figures["family"]
 
 
 def _users(one: Configuration) -> str:

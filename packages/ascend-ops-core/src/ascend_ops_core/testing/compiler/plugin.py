@@ -36,6 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="compile every kernel configuration anew and rewrite the ledgers",
     )
     group.addoption(
+        "--compile-new",
+        action="store_true",
+        help="compile what the ledgers lack, drop what nothing uses, and rewrite them",
+    )
+    group.addoption(
         "--compile-sample",
         type=int,
         default=6,
@@ -55,13 +60,17 @@ class CompileRun:
 
     Args:
         everything: compile all anew and rewrite the ledgers.
+        new: compile what the ledgers lack and rewrite them.
         size: configurations of a ledger that are compiled again.
         seed: decides which.
-        workers: processes for ``everything``.
+        workers: processes for ``everything`` and ``new``.
     """
 
-    def __init__(self, everything: bool, size: int, seed: str, workers: int = 2) -> None:
+    def __init__(
+        self, everything: bool, size: int, seed: str, workers: int = 2, *, new: bool = False
+    ) -> None:
         self.everything = everything
+        self.new = new
         self.size = size
         self.seed = seed
         self.workers = workers
@@ -91,10 +100,13 @@ class CompileRun:
         if file not in self._ledgers:
             ledger = Ledger(file)
             again: set[str] = set()
+            known = [one for one in current if one.key in ledger.results]
             if self.everything:
                 ledger.write(compile_all(current, self.workers), toolchain().versions)
+            elif self.new:
+                lacking = [one for one in current if one.key not in ledger.results]
+                ledger.write(compile_all(lacking, self.workers), toolchain().versions, known)
             else:
-                known = [one for one in current if one.key in ledger.results]
                 again = sample(known, self.size, self.seed)
             self._ledgers[file], self._again[file] = ledger, again
         return self._ledgers[file]
@@ -116,4 +128,5 @@ def compile_run(request: pytest.FixtureRequest) -> CompileRun:
         bool(option("--compile-all")),
         int(option("--compile-sample")),
         str(option("--compile-seed")),
+        new=bool(option("--compile-new")),
     )
