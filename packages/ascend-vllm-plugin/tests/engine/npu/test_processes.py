@@ -124,7 +124,6 @@ def _check_memory(stored: dict[str, torch.Tensor], folder: Path) -> None:
         }
         assert found["weights"] == sum(plan.weights.values())
         assert found["captured"] == 2
-        assert found["attention"] == plan.attention.bytes + plan.block_tables.bytes
         assert found["caches"] == found["num_blocks"] * plan.pool.stride
         assert found["activations"] == pytest.approx(plan.activations.bytes, rel=0.05)
         assert found["num_blocks"] == pytest.approx(blocks, rel=0.01)
@@ -154,27 +153,12 @@ def test_replicas_of_which_one_has_nothing_to_do(checkpoints: Checkpoints, tmp_p
     assert json.loads(result.read_text()) == expected
 
 
-OF_ALL_FAMILIES = {
-    "ascend_attention::quantize_index_rows",
-    "ascend_attention::sparse_attention",
-    "ascend_attention::write_rows",
-    "ascend_fused_moe::topk_routing",
-    "ascend_ops_core::hadamard",
-    "ascend_ops_core::rms_norm_rotary",
-}
-OF_FAMILY = {
-    "A3": {"ascend_ops_core::hc_head"},
-    "A5": {"ascend_attention::quantize_kv_rows", "ascend_fused_moe::fused_experts"},
-}
-
-
-@pytest.mark.parametrize("family_name", OF_FAMILY)
 def test_every_kernel_in_the_path_runs_in_the_interpreter(
-    checkpoints: Checkpoints, tmp_path: Path, family_name: str
+    checkpoints: Checkpoints, tmp_path: Path
 ) -> None:
     """Operators that chose a Triton kernel launched it, and the tokens are transformers'.
 
-    Caches hold the family's rows, so that 8-bit keys and, on A5, packed rows are written.
+    Caches hold the family's rows, so that int8 keys are written.
     """
     name, prompt, count = "mixed", random_prompt(9, 512, seed=9), 3
     settings = SETTINGS | {
@@ -188,7 +172,7 @@ def test_every_kernel_in_the_path_runs_in_the_interpreter(
         HERE / "with_kernels.py",
         {"settings": settings, "prompts": [prompt], "count": count},
         result,
-        ASCEND_SIMULATED_NPU=f"family={family_name},kernels=interpreter",
+        ASCEND_SIMULATED_NPU="family=A3,kernels=interpreter",
         TRITON_INTERPRET="1",
         VLLM_ENABLE_V1_MULTIPROCESSING="0",
     )
@@ -196,6 +180,13 @@ def test_every_kernel_in_the_path_runs_in_the_interpreter(
     expected = checkpoints.oracle(name).greedy(prompt, count)
     assert found["tokens"] == [expected.tokens]
     by_kernel = {op for op, chosen in found["chosen"].items() if "triton" in chosen}
-    assert by_kernel >= OF_ALL_FAMILIES | OF_FAMILY[family_name]
+    assert {
+        "ascend_attention::quantize_index_rows",
+        "ascend_attention::sparse_attention",
+        "ascend_attention::write_rows",
+        "ascend_fused_moe::topk_routing",
+        "ascend_ops_core::hc_head",
+        "ascend_ops_core::rms_norm_rotary",
+    } <= by_kernel
     assert len(found["launches"]) >= len(by_kernel)
     assert all(count > 0 for count in found["launches"].values())
