@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ascend_models_deepseek.vllm import check_request as check_deepseek
 from vllm.platforms.cpu import CpuPlatform
 
+from ascend_vllm_plugin.compat.eplb_switch import check_eplb
 from ascend_vllm_plugin.compressed_caches import (
     CompressedCachesMixin,
     has_compressed_caches,
@@ -34,6 +35,10 @@ class AscendReferencePlatform(CompressedCachesMixin, CpuPlatform):
         scheduler = vllm_config.scheduler_config
         chunked = scheduler.enable_chunked_prefill
         most_tokens = scheduler.max_num_batched_tokens
+        check_eplb(vllm_config)
+        parallel = vllm_config.parallel_config
+        if parallel.enable_eplb and parallel.worker_cls == "auto":
+            parallel.worker_cls = "ascend_vllm_plugin.reference_worker.ReferenceWorker"
         super().check_and_update_config(vllm_config)
         if not has_compressed_caches(vllm_config.model_config):
             return

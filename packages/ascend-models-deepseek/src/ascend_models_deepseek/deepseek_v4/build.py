@@ -11,7 +11,7 @@ from ascend_fused_moe.vllm.groups import vllm_groups
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.static_buffers import StaticBuffers
 from torch import nn
-from vllm.config import VllmConfig
+from vllm.config import ParallelConfig, VllmConfig
 from vllm.distributed import (
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,
@@ -39,6 +39,8 @@ class Build:
         block_tokens: tokens per compressed block.
         projection: what the output projections are built from.
         groups: ranks of the experts.
+        redundant_experts: replicas of routed experts in each layer, which are balanced by load;
+            None where experts stay where they were loaded.
         keep_dtype: caches keep the model's dtype, whatever the device family fixes.
     """
 
@@ -51,6 +53,7 @@ class Build:
     block_tokens: int
     projection: ProjectionBuild
     groups: ParallelGroups
+    redundant_experts: int | None = None
     keep_dtype: bool = False
 
     @classmethod
@@ -93,6 +96,7 @@ class Build:
             vllm_config.cache_config.block_size,
             projection,
             groups,
+            redundant_experts(vllm_config.parallel_config),
             keeps_dtype(vllm_config),
         )
 
@@ -102,6 +106,11 @@ def cache_family() -> str:
     from vllm.platforms import current_platform
 
     return current_facts().family if current_platform.device_type == "npu" else "cpu"
+
+
+def redundant_experts(parallel: ParallelConfig) -> int | None:
+    """Replicas that each layer has room for, or None where experts are not balanced."""
+    return parallel.eplb_config.num_redundant_experts if parallel.enable_eplb else None
 
 
 def keeps_dtype(vllm_config: VllmConfig) -> bool:

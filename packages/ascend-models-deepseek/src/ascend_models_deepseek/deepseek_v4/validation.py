@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ascend_fused_moe.eplb import initial_placement
 from ascend_ops_core.errors import InvalidInputError
 from vllm.config import CompilationMode, ParallelConfig, VllmConfig
 
-from ascend_models_deepseek.deepseek_v4.build import cache_family
+from ascend_models_deepseek.deepseek_v4.build import cache_family, redundant_experts
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.output_projection import chosen_projection
@@ -55,12 +56,6 @@ def check_engine_config(spec: DeepseekV4Spec, vllm_config: VllmConfig) -> None:
 
 
 def _check_expert_parallel(spec: DeepseekV4Spec, parallel: ParallelConfig) -> None:
-    if parallel.enable_eplb:
-        raise InvalidInputError(
-            "enable_eplb=True",
-            "experts of this model stay where they were loaded",
-            "Leave enable_eplb unset; enable_expert_parallel alone works.",
-        )
     ranks = expert_ranks(parallel)
     if ranks > spec.n_routed_experts:
         raise InvalidInputError(
@@ -69,6 +64,13 @@ def _check_expert_parallel(spec: DeepseekV4Spec, parallel: ParallelConfig) -> No
             f"the model has n_routed_experts={spec.n_routed_experts}, and each rank needs one",
             f"Use at most {spec.n_routed_experts} ranks, or leave enable_expert_parallel unset.",
         )
+    if parallel.enable_eplb and parallel.enable_elastic_ep:
+        raise InvalidInputError(
+            "enable_elastic_ep=True",
+            "the ranks of a running engine stay the same here",
+            "Leave enable_elastic_ep unset; enable_eplb alone works.",
+        )
+    initial_placement(spec.n_routed_experts, ranks, redundant_experts(parallel) or 0)
 
 
 def expert_ranks(parallel: ParallelConfig) -> int:

@@ -13,6 +13,7 @@ from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
 from vllm.platforms.interface import Platform, PlatformEnum
 
+from ascend_vllm_plugin.compat.eplb_switch import check_eplb
 from ascend_vllm_plugin.compressed_caches import (
     CompressedCachesMixin,
     has_compressed_caches,
@@ -64,6 +65,7 @@ class AscendNPUPlatform(CompressedCachesMixin, Platform):
         from vllm.config import CUDAGraphMode
 
         AscendConfig.of(vllm_config).apply()
+        check_eplb(vllm_config)
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
             parallel.worker_cls = f"{_PACKAGE}.worker.NPUWorker"
