@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from ascend_fused_moe.eplb import EplbBalancer
 from ascend_fused_moe.groups import ParallelGroups, SingleRank, single_rank
+from ascend_fused_moe.vllm import groups as groups_of_vllm
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.moe import DeepseekV4MoE
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
@@ -30,7 +32,11 @@ def spec_of(experts: int, shared: int = 1) -> DeepseekV4Spec:
 
 
 def layer_of(
-    spec: DeepseekV4Spec, groups: ParallelGroups, layer: int, tensors: dict[str, torch.Tensor]
+    spec: DeepseekV4Spec,
+    groups: ParallelGroups,
+    layer: int,
+    tensors: dict[str, torch.Tensor],
+    redundant: int | None = None,
 ) -> DeepseekV4MoE:
     """A rank's layer, with its part of a checkpoint."""
     tp, whole = groups.tp, groups.expert_parallel
@@ -43,6 +49,7 @@ def layer_of(
         param_prefix=lambda layer: f"model.layers.{layer}",
         weight=lambda name, *shape: torch.nn.Parameter(torch.empty(shape), requires_grad=False),
         experts=lambda name: {},
+        redundant_experts=redundant,
     )
     made = DeepseekV4MoE(build, layer)
     rules = {
@@ -151,3 +158,99 @@ def test_a_rank_holds_its_experts_alone() -> None:
     for expert in range(7):
         own = first.w2[expert] if expert < 4 else second.w2[expert - 4]
         assert torch.equal(own, tensors[f"{name}.{expert}.w2.weight"])
+
+
+class GridExchange:
+    """A rebalance's ranks as threads."""
+
+    def __init__(self, group: SimulatedGroup) -> None:
+        self.group, self.rank, self.ranks = group, group.rank_in_group, group.world_size
+        self.fails = False
+
+    def said(self, words: str) -> list[str]:
+        if self.fails and words == "":
+            words = "the device is gone"
+        length = torch.tensor([len(words)])
+        longest = int(self.group.all_gather(length, 0).max())
+        text = torch.tensor([*map(ord, words), *[0] * (longest - len(words))]).view(1, -1)
+        rows = self.group.all_gather(text, 0).tolist()
+        return ["".join(chr(one) for one in row if one) for row in rows]
+
+    def swap(self, sends: Any, receives: Any) -> None:
+        """Every rank shows all others what it sends; parcels between two keep their order."""
+        sizes = self.group.all_gather(torch.tensor([[len(sends)]]), 0).flatten().tolist()
+        longest = max([t.numel() for _, t in sends], default=0)
+        longest = int(self.group.all_gather(torch.tensor([longest]), 0).max())
+        shown = torch.zeros(max(sizes), longest + 1)
+        for row, (to, tensor) in enumerate(sends):
+            shown[row, 0] = to
+            shown[row, 1 : 1 + tensor.numel()] = tensor.flatten()
+        every = self.group.all_gather(shown.unsqueeze(0), 0)
+        for source in range(self.ranks):
+            mine = [r for r in every[source, : sizes[source]] if int(r[0]) == self.rank]
+            coming = [tensor for other, tensor in receives if other == source]
+            for row, tensor in zip(mine, coming, strict=True):
+                tensor.copy_(row[1 : 1 + tensor.numel()].view(tensor.shape))
+
+
+@pytest.mark.parametrize("layer", [HASH, SCORE], ids=["hash", "score"])
+@pytest.mark.parametrize(("ranks", "redundant"), [(2, 0), (2, 3), (4, 2)])
+def test_a_rebalance_moves_load_and_not_outputs(layer: int, ranks: int, redundant: int) -> None:
+    """Counted, planned and moved by the balancer; a failure on one rank changes no rank."""
+    spec = spec_of(7)
+    tensors = checkpoint(spec, layer)
+    hidden, ids = (one[0] for one in given(spec, [40]))
+    # Most tokens visit the same experts.
+    hidden[:32], ids[:32] = hidden[0].clone(), ids[0].clone()
+    expected = layer_of(spec, single_rank(), layer, tensors)(hidden, ids)
+
+    def one(row: SimulatedGroup, column: SimulatedGroup, everyone: SimulatedGroup) -> Any:
+        made = layer_of(
+            spec, ParallelGroups(row, SingleRank(), everyone), layer, tensors, redundant
+        )
+        exchange = GridExchange(everyone)
+        balancer = EplbBalancer([made.experts], exchange, window=8, interval=4)
+        outputs, reports, held = [], [], []
+        for step in range(9):
+            exchange.fails = step == 0 and exchange.rank == 0
+            balancer.begin(40)
+            outputs.append(made(hidden.clone(), ids))
+            held.append((made.experts.maps.placement, made.experts.w2.data.clone()))
+            reports.append(balancer.step(counts=step != 7))
+        return outputs, reports, held
+
+    results = on_grid(1, ranks, one)
+    first = results[0][1]
+    assert [report is not None for report in first] == [True, *[False] * 3] * 2 + [True]
+    for outputs, reports, held in results:
+        for out in outputs:
+            torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+        assert reports == first
+        assert [one[0] for one in held] == [one[0] for one in results[0][2]]
+        assert held[1][0] == held[0][0]
+        assert torch.equal(held[1][1], held[0][1])
+    failed, done, end = (report for report in first if report)
+    if redundant:
+        assert "the device is gone" in failed.failure
+        assert (failed.moved, failed.after) == (0, pytest.approx(failed.before, rel=0.1))
+        assert done.failure == ""
+        assert done.moved > 0
+        assert done.after < done.before
+        assert end.before == pytest.approx(done.after, rel=0.1)
+
+
+class Place(SingleRank):
+    """One of several ranks that nobody asks for anything."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank_in_group, self.world_size = rank, size
+
+
+def test_a_replica_counts_its_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups_of_vllm, "tokens_of_replicas", lambda: (3, 0, 4))
+    for rank, rows in enumerate([(0, 3), (3, 3), (3, 7)]):
+        groups = ParallelGroups(SingleRank(), Place(rank, 3), Place(rank, 3))
+        assert groups_of_vllm.own_rows(groups) == rows
+    assert groups_of_vllm.own_rows(ParallelGroups(Place(1, 2), SingleRank(), Place(1, 2))) is None
+    monkeypatch.setattr(groups_of_vllm, "tokens_of_replicas", lambda: None)
+    assert groups_of_vllm.own_rows(groups) is None

@@ -24,6 +24,8 @@ def engine(**changes: Any) -> Any:
         "dp": 1,
         "ep": False,
         "eplb": False,
+        "elastic": False,
+        "redundant": 0,
     } | changes
     quant = given["quant"]
     return SimpleNamespace(
@@ -35,6 +37,8 @@ def engine(**changes: Any) -> Any:
             data_parallel_size=given["dp"],
             enable_expert_parallel=given["ep"],
             enable_eplb=given["eplb"],
+            enable_elastic_ep=given["elastic"],
+            eplb_config=SimpleNamespace(num_redundant_experts=given["redundant"]),
         ),
         compilation_config=SimpleNamespace(mode=given["mode"]),
         cache_config=SimpleNamespace(cache_dtype=given["cache"]),
@@ -57,6 +61,11 @@ def test_every_rank_has_an_expert(spec: DeepseekV4Spec, ranks: dict[str, int]) -
     check_engine_config(spec, engine(ep=True, **ranks))
 
 
+@pytest.mark.parametrize("redundant", [0, 1, 8])
+def test_experts_may_be_balanced(spec: DeepseekV4Spec, redundant: int) -> None:
+    check_engine_config(spec, engine(ep=True, eplb=True, tp=2, redundant=redundant))
+
+
 def test_without_expert_parallelism_ranks_may_outnumber_experts(spec: DeepseekV4Spec) -> None:
     check_engine_config(spec, engine(tp=16, dp=2))
 
@@ -72,13 +81,26 @@ def test_without_expert_parallelism_ranks_may_outnumber_experts(spec: DeepseekV4
         ({"pipeline": 2}, r"pipeline_parallel_size=2.*tensor_parallel_size"),
         ({"mode": CompilationMode.VLLM_COMPILE}, r"compilation mode.*enforce_eager=True"),
         ({"cache": "fp8"}, r"kv_cache_dtype='fp8'.*unset"),
-        ({"eplb": True}, r"enable_eplb=True.*stay where they were loaded.*enable_expert_parallel"),
+        (
+            {"eplb": True, "elastic": True},
+            r"enable_elastic_ep=True.*ranks of a running engine stay.*enable_eplb alone works",
+        ),
+        ({"eplb": True, "ep": True, "redundant": 9, "tp": 2}, r"9 redundant.*2 ranks.*at most 8"),
         (
             {"ep": True, "tp": 3, "dp": 3},
             r"on 9 ranks.*=3 x data_parallel_size=3.*n_routed_experts=8.*at most 8 ranks",
         ),
     ],
-    ids=["length", "quantized", "pipeline", "compiled", "cache", "balanced", "few experts"],
+    ids=[
+        "length",
+        "quantized",
+        "pipeline",
+        "compiled",
+        "cache",
+        "elastic",
+        "redundant",
+        "few experts",
+    ],
 )
 def test_what_does_not_is_named(spec: DeepseekV4Spec, change: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from ascend_ops_core import InvalidInputError
 from ascend_vllm_plugin.compat import device_streams
 from ascend_vllm_plugin.compat.bind_kv_cache import bind_kv_cache
+from ascend_vllm_plugin.compat.eplb_switch import allow_eplb, check_eplb
 
 
 class Layer:
@@ -68,3 +71,38 @@ def test_upstream_still_asserts_whose_communicator_captures() -> None:
         "vLLM no longer refuses other communicators: remove "
         "ascend_vllm_plugin/compat/graph_capture.py"
     )
+
+
+@pytest.mark.engine
+def test_upstream_still_refuses_to_balance_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else remove ascend_vllm_plugin/compat/eplb_switch.py."""
+    from vllm.config import ParallelConfig, parallel
+
+    asked: Any = {
+        "enable_eplb": True,
+        "enable_expert_parallel": True,
+        "tensor_parallel_size": 2,
+    }
+    platform = parallel.current_platform
+    monkeypatch.setattr(parallel, "current_platform", getattr(platform, "_platform", platform))
+    with pytest.raises(ValueError, match="only supported on CUDA devices or ROCm"):
+        ParallelConfig(**asked)
+    allow_eplb()
+    allow_eplb()
+    assert ParallelConfig(**asked).enable_eplb
+    assert parallel.current_platform.device_type == platform.device_type
+    with pytest.raises(ValueError, match="enable_expert_parallel must be True"):
+        ParallelConfig(**asked | {"enable_expert_parallel": False})
+
+
+def test_experts_of_other_models_are_not_balanced() -> None:
+    def engine(asked: bool, **config: Any) -> Any:
+        return SimpleNamespace(
+            model_config=SimpleNamespace(hf_text_config=SimpleNamespace(**config)),
+            parallel_config=SimpleNamespace(enable_eplb=asked),
+        )
+
+    check_eplb(engine(True, compress_ratios=[0, 4]))
+    check_eplb(engine(False))
+    with pytest.raises(InvalidInputError, match=r"enable_eplb=True.*only DeepSeek-V4.*unset"):
+        check_eplb(engine(True))

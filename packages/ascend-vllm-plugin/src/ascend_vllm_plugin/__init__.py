@@ -69,6 +69,9 @@ def register() -> None:
         return
     from ascend_models_deepseek.vllm import register as register_deepseek
 
+    from ascend_vllm_plugin.compat.eplb_switch import allow_eplb
+
+    allow_eplb()
     if platform == NPU_PLATFORM:
         from ascend_fused_moe.vllm import register as register_experts
         from ascend_ops_core.vllm import register as register_layers

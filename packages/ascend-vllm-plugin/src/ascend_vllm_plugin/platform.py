@@ -10,6 +10,7 @@ from ascend_models_deepseek.vllm import check_request as check_deepseek
 from ascend_models_deepseek.vllm import has_latent_caches
 from vllm.platforms.cpu import CpuPlatform
 
+from ascend_vllm_plugin.compat.eplb_switch import check_eplb
 from ascend_vllm_plugin.compressed_caches import (
     has_compressed_caches,
     set_block_size,
@@ -35,6 +36,10 @@ class AscendReferencePlatform(CpuPlatform):
         scheduler = vllm_config.scheduler_config
         chunked = scheduler.enable_chunked_prefill
         most_tokens = scheduler.max_num_batched_tokens
+        check_eplb(vllm_config)
+        parallel = vllm_config.parallel_config
+        if parallel.enable_eplb and parallel.worker_cls == "auto":
+            parallel.worker_cls = "ascend_vllm_plugin.reference_worker.ReferenceWorker"
         super().check_and_update_config(vllm_config)
         latent = has_latent_caches(vllm_config.model_config)
         if not latent and not has_compressed_caches(vllm_config.model_config):

@@ -39,8 +39,14 @@ def check_request(vllm_config: VllmConfig) -> None:
             "of the models with latent attention only unquantized checkpoints can be loaded yet",
             "Convert the checkpoint to bfloat16 and remove quantization_config from config.json.",
         )
-    check_engine_config(spec, vllm_config)
     parallel = vllm_config.parallel_config
+    if parallel.enable_eplb:
+        raise InvalidInputError(
+            "enable_eplb=True",
+            "experts of models with latent attention stay where they were loaded",
+            "Leave enable_eplb unset; enable_expert_parallel alone works.",
+        )
+    check_engine_config(spec, vllm_config)
     shard = Shard.of(
         spec,
         parallel.tensor_parallel_size,

@@ -15,7 +15,7 @@ from ascend_ops_core.devices import current_facts
 from ascend_ops_core.quantized_weights.descriptions import CacheDescription
 from ascend_ops_core.static_buffers import StaticBuffers
 from torch import nn
-from vllm.config import VllmConfig
+from vllm.config import ParallelConfig, VllmConfig
 from vllm.distributed import (
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,
@@ -49,6 +49,8 @@ class Build:
         projection: what the output projections are built from.
         groups: ranks of the experts.
         forms: in which form the checkpoint has which weight.
+        redundant_experts: replicas of routed experts in each layer, which are balanced by load;
+            None where experts stay where they were loaded.
         keep_dtype: caches keep the model's dtype, whatever the device family fixes.
     """
 
@@ -62,6 +64,7 @@ class Build:
     projection: ProjectionBuild
     groups: ParallelGroups
     forms: WeightForms
+    redundant_experts: int | None = None
     keep_dtype: bool = False
 
     @classmethod
@@ -104,6 +107,7 @@ class Build:
             projection,
             groups,
             forms,
+            redundant_experts(vllm_config.parallel_config),
             keeps_dtype(vllm_config),
         )
 
@@ -170,6 +174,11 @@ def cache_family() -> str:
     from vllm.platforms import current_platform
 
     return current_facts().family if current_platform.device_type == "npu" else "cpu"
+
+
+def redundant_experts(parallel: ParallelConfig) -> int | None:
+    """Replicas that each layer has room for, or None where experts are not balanced."""
+    return parallel.eplb_config.num_redundant_experts if parallel.enable_eplb else None
 
 
 def keeps_dtype(vllm_config: VllmConfig) -> bool:

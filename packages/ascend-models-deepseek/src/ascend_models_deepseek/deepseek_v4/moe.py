@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from ascend_fused_moe.communication import AllGatherCommImpl
+from ascend_fused_moe.eplb import initial_placement
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
@@ -11,6 +12,7 @@ from ascend_fused_moe.mlp import Activation
 from ascend_fused_moe.pipeline import MoERouterInput
 from ascend_fused_moe.routers import AscendRouter, create_ascend_fused_moe_router
 from ascend_fused_moe.runner import AscendSharedExperts, SharedExpertParallelMode
+from ascend_fused_moe.vllm.groups import own_rows
 from ascend_fused_moe.vllm.router import router_settings
 from ascend_fused_moe.vllm.runner import VllmMoERunner
 from ascend_ops_core.ops.linear import linear
@@ -85,7 +87,8 @@ class DeepseekV4MoE(nn.Module):
             bias=None if self.is_hash else self.gate_bias,
             table=self.tid2eid if self.is_hash else None,
         )
-        whole = self.groups.expert_parallel
+        whole, ranks = self.groups.expert_parallel, self.groups.ep.world_size
+        redundant = build.redundant_experts or 0
         self.experts = AscendRoutedExperts(
             experts,
             hidden,
@@ -94,9 +97,10 @@ class DeepseekV4MoE(nn.Module):
             **build.experts(f"{param}.experts"),
             activation=Activation(limit=spec.swiglu_limit),
             ep_rank=self.groups.ep.rank_in_group,
-            ep_ranks=self.groups.ep.world_size,
+            ep_ranks=ranks,
             tp_rank=0 if whole else self.groups.tp.rank_in_group,
             tp_ranks=1 if whole else self.groups.tp.world_size,
+            placement=initial_placement(experts, ranks, redundant),
         )
         self.shared_experts: DeepseekV2MLP | None = None
         if spec.n_shared_experts:
@@ -112,8 +116,9 @@ class DeepseekV4MoE(nn.Module):
             self.runner = VllmMoERunner(
                 self.router,
                 self.experts,
-                AllGatherCommImpl(self.groups, ExpertPartition(experts, self.groups.ep.world_size)),
+                AllGatherCommImpl(self.groups, ExpertPartition(experts + redundant, ranks)),
                 shared_experts=self.shared_experts,
+                to_physical=None if build.redundant_experts is None else self._places,
             )
 
     def forward(self, hidden: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
@@ -136,6 +141,9 @@ class DeepseekV4MoE(nn.Module):
             return self.experts.forward_tokens(hidden, weights, ids, (w13, w2))
         routed = self.experts.forward_tokens(hidden, weights, ids)
         return routed + shared.forward_tokens(hidden)
+
+    def _places(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.experts.to_physical(ids, own=own_rows(self.groups))
 
     def route(
         self, logits: torch.Tensor, input_ids: torch.Tensor

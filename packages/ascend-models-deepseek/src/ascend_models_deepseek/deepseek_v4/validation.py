@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ascend_fused_moe.eplb import initial_placement
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights.weight import check_family
 from ascend_ops_core.vllm.checkpoint_quantization import METHOD
 from vllm.config import CompilationMode, ParallelConfig, VllmConfig
 
-from ascend_models_deepseek.deepseek_v4.build import cache_family, checkpoint_forms
+from ascend_models_deepseek.deepseek_v4.build import (
+    cache_family,
+    checkpoint_forms,
+    redundant_experts,
+)
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.output_projection import chosen_projection
@@ -72,12 +77,6 @@ def check_engine_config(spec: ServedSizes, vllm_config: VllmConfig) -> None:
 
 
 def _check_expert_parallel(spec: ServedSizes, parallel: ParallelConfig) -> None:
-    if parallel.enable_eplb:
-        raise InvalidInputError(
-            "enable_eplb=True",
-            "experts of this model stay where they were loaded",
-            "Leave enable_eplb unset; enable_expert_parallel alone works.",
-        )
     ranks = expert_ranks(parallel)
     if ranks > spec.n_routed_experts:
         raise InvalidInputError(
@@ -86,6 +85,14 @@ def _check_expert_parallel(spec: ServedSizes, parallel: ParallelConfig) -> None:
             f"the model has n_routed_experts={spec.n_routed_experts}, and each rank needs one",
             f"Use at most {spec.n_routed_experts} ranks, or leave enable_expert_parallel unset.",
         )
+    if parallel.enable_eplb and parallel.enable_elastic_ep:
+        raise InvalidInputError(
+            "enable_elastic_ep=True",
+            "the ranks of a running engine stay the same here",
+            "Leave enable_elastic_ep unset; enable_eplb alone works.",
+        )
+    if spec.n_routed_experts:
+        initial_placement(spec.n_routed_experts, ranks, redundant_experts(parallel) or 0)
 
 
 def expert_ranks(parallel: ParallelConfig) -> int:

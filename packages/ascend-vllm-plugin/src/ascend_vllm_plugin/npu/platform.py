@@ -14,6 +14,7 @@ from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
 from vllm.platforms.interface import Platform, PlatformEnum
 
+from ascend_vllm_plugin.compat.eplb_switch import check_eplb
 from ascend_vllm_plugin.compressed_caches import (
     has_compressed_caches,
     set_block_size,
@@ -65,6 +66,7 @@ class AscendNPUPlatform(Platform):
         from vllm.config import CUDAGraphMode
 
         AscendConfig.of(vllm_config).apply()
+        check_eplb(vllm_config)
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
             parallel.worker_cls = f"{_PACKAGE}.worker.NPUWorker"

@@ -10,6 +10,7 @@ from ascend_vllm_plugin.compat.bind_kv_cache import allow_several_caches_per_lay
 from ascend_vllm_plugin.compat.device_streams import use_npu_streams
 from ascend_vllm_plugin.compat.graph_capture import use_npu_graph_capture
 from ascend_vllm_plugin.compat.kernels import replace_kernels
+from ascend_vllm_plugin.eplb import start_balancing
 from ascend_vllm_plugin.npu.graphs import ACLGraphWrapper
 
 
@@ -30,8 +31,9 @@ class NPUModelRunner(GPUModelRunner):
         self.cascade_attn_enabled = False
 
     def load_model(self, load_dummy_weights: bool = False) -> None:
-        """Load the model and wrap it for graphs, if any are to be captured."""
+        """Load the model, balance its experts, and wrap it for graphs, where that is asked for."""
         super().load_model(load_dummy_weights)
+        start_balancing(self)
         mode = self.compilation_config.cudagraph_mode
         if mode is None or not mode.has_full_cudagraphs():
             return
