@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
 # Reassociation lets LLVM vectorise float sums; NaN and infinity keep their meaning, which masks
 # and poisoned buffers rely on.
@@ -80,6 +82,37 @@ def narrow(typingctx: Any, array: Any, value: Any) -> tuple[Any, Callable[..., A
         return args[1] if element == types.float32 else _rounded(builder, args[1])
 
     return element(array, types.float32), codegen
+
+
+@intrinsic
+def array_at(typingctx: Any, address: Any, shape: Any, kind: Any) -> tuple[Any, Callable[..., Any]]:
+    """A contiguous array over memory that somebody else owns.
+
+    Args:
+        address: of its first element.
+        shape: tuple of int64.
+        kind: any value of the elements' type.
+    """
+    array = types.Array(kind, len(shape), "C")
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        made = context.make_array(array)(context, builder)
+        size = context.get_abi_sizeof(context.get_data_type(kind))
+        lengths = cgutils.unpack_tuple(builder, args[1])
+        strides = [context.get_constant(types.intp, size)]
+        for length in reversed(lengths[1:]):
+            strides.insert(0, builder.mul(strides[0], length))
+        populate_array(
+            made,
+            data=builder.inttoptr(args[0], made.data.type),
+            shape=lengths,
+            strides=strides,
+            itemsize=context.get_constant(types.intp, size),
+            meminfo=None,
+        )
+        return made._getvalue()
+
+    return array(address, shape, kind), codegen
 
 
 @intrinsic

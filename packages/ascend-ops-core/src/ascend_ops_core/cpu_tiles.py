@@ -1,8 +1,9 @@
-"""A matrix product in tiles of explicit vectors: up to four tokens times four weight rows.
+"""A matrix product in tiles of explicit vectors: up to six tokens times four weight rows.
 
-LLVM's own vectoriser keeps neither sixteen sums in registers nor reads ahead, so these emit the
-instructions: sums stay in registers along the whole row, and the next rows' lines are fetched
-while the current ones are used, since a CPU's own prefetching ends at a page.
+LLVM's own vectoriser keeps neither 24 sums in registers nor reads ahead, so these emit the
+instructions: sums stay in registers along the whole row and are stored as vectors, and where weights
+come from memory the next rows' lines are fetched while the current ones are used, since a CPU's own
+prefetching ends at a page.
 """
 
 from __future__ import annotations
@@ -16,51 +17,64 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ascend_ops_core.cpu_numeric import FASTMATH, narrow, widen
+from ascend_ops_core.cpu_numeric import FASTMATH
 
-TILE_TOKENS = 4
+TILE_TOKENS = 6
 TILE_ROWS = 4
-STEP = 16
-"""Columns of one step of a tile; what a row has beyond whole steps is the caller's."""
 
-# Tokens that all weight rows of a call meet before the next ones come, so that they stay in the
-# second-level cache.
-_TOKENS_IN_CACHE = 32
+# Floats of one cache line; vectors that cross one are loaded at half the rate.
+_LINE = 16
 
 _F32, _I32, _I16, _I8 = ir.FloatType(), ir.IntType(32), ir.IntType(16), ir.IntType(8)
 
 
-def _make(tokens: int) -> Callable[..., None]:
-    """A tile ``sums[i * TILE_ROWS + j] = x[t + i] . w[n + j]`` over whole steps of the rows.
+def _make(tokens: int, ahead: bool, rows: int = TILE_ROWS) -> Callable[..., None]:
+    """A tile ``out[r + i, c + j] = x[places[t + i], :K] . w[n + j]``.
 
     Args:
         tokens: rows of ``x`` it takes.
+        ahead: whether to fetch the weight rows from ``following`` on, for the next tile.
+        rows: of the weight that it takes.
     """
 
     @intrinsic
-    def tile(typingctx: Any, x: Any, t: Any, w: Any, n: Any, sums: Any) -> Any:
+    def tile(
+        typingctx: Any, x: Any, places: Any, t: Any, w: Any, n: Any, following: Any,
+        out: Any, r: Any, c: Any,
+    ) -> Any:  # fmt: skip
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             # What the kernel is compiled for, which users may lower, not what the CPU has.
             wide = "+avx512f" in context.codegen().magic_tuple()[2]
             lanes = 16 if wide else 8
-            at_once = TILE_ROWS if wide or tokens <= 2 else TILE_ROWS // 2
-            x_array = context.make_array(signature.args[0])(context, builder, args[0])
-            w_array = context.make_array(signature.args[2])(context, builder, args[2])
-            target = context.make_array(signature.args[4])(context, builder, args[4]).data
+            at_once = rows if wide or tokens <= 3 else min(rows, 2)
+
+            def array(i: int) -> Any:
+                return context.make_array(signature.args[i])(context, builder, args[i])
+
+            x_array, w_array, target = array(0), array(3), array(6)
             width = cgutils.unpack_tuple(builder, w_array.shape)[1]
             x_width = cgutils.unpack_tuple(builder, x_array.shape)[1]
-            x_rows = _rows(builder, x_array.data, args[1], x_width, tokens)
-            w_rows = _rows(builder, w_array.data, args[3], width, TILE_ROWS)
-            for start in range(0, TILE_ROWS, at_once):
-                rows = w_rows[start : start + at_once]
-                totals = _totals(builder, x_rows, rows, width, lanes)
-                for i in range(tokens):
-                    for j in range(at_once):
-                        place = ir.Constant(width.type, i * TILE_ROWS + start + j)
-                        builder.store(totals[i * at_once + j], builder.gep(target, [place]))
+            out_width = cgutils.unpack_tuple(builder, target.shape)[1]
+            first = builder.gep(array(1).data, [args[2]])
+            at = [
+                builder.load(builder.gep(first, [ir.Constant(width.type, i)]))
+                for i in range(tokens)
+            ]
+            x_rows = [builder.gep(x_array.data, [builder.mul(i, x_width)]) for i in at]
+            w_rows = _rows(builder, w_array.data, args[4], width, rows)
+            next_rows = _rows(builder, w_array.data, args[5], width, rows) if ahead else []
+            out_rows = _rows(builder, target.data, args[7], out_width, tokens)
+            for start in range(0, rows, at_once):
+                chosen = w_rows[start : start + at_once]
+                soon = next_rows[start : start + at_once]
+                totals = _totals(builder, x_rows, chosen, soon, width, lanes)
+                column = builder.add(args[8], ir.Constant(width.type, start))
+                _store(builder, totals, out_rows, column, at_once)
             return context.get_dummy_value()
 
-        return types.void(x, types.intp, w, types.intp, sums), codegen
+        index = types.intp
+        given = x, places, index, w, index, index, out, index, index
+        return types.void(*given), codegen
 
     made: Callable[..., None] = tile
     return made
@@ -72,40 +86,67 @@ def _rows(builder: Any, data: Any, first: Any, width: Any, count: int) -> list[A
 
 
 def _totals(
-    builder: Any, x_rows: list[Any], w_rows: list[Any], width: Any, lanes: int
+    builder: Any, x_rows: list[Any], w_rows: list[Any], soon: list[Any], width: Any, lanes: int
 ) -> list[Any]:
-    """Dot products of all pairs, token by token."""
+    """Vectors whose lanes are the dot products of all pairs, token by token.
+
+    Meanwhile the rows ``soon`` are fetched.
+    """
     vector = ir.VectorType(_F32, lanes)
-    zero = ir.Constant(vector, None)
     sums = [cgutils.alloca_once(builder, vector) for _ in range(len(x_rows) * len(w_rows))]
     for place in sums:
-        builder.store(zero, place)
-    steps = builder.udiv(width, ir.Constant(width.type, STEP))
-    with cgutils.for_range(builder, steps) as loop:
-        start = builder.mul(loop.index, ir.Constant(width.type, STEP))
-        # The rows of the next tile, at the same columns.
-        far = builder.add(start, builder.mul(width, ir.Constant(width.type, TILE_ROWS)))
-        for row in w_rows:
-            _prefetch(builder, builder.gep(row, [far]))
-        for part in range(0, STEP, lanes):
-            at = builder.add(start, ir.Constant(width.type, part))
-            tokens = [_load(builder, row, at, lanes) for row in x_rows]
-            for j, row in enumerate(w_rows):
-                values = _load(builder, row, at, lanes)
-                for i, token in enumerate(tokens):
-                    place = sums[i * len(w_rows) + j]
-                    one = builder.fmul(token, values, flags=("contract",))
-                    total = builder.fadd(builder.load(place), one, flags=("contract",))
-                    builder.store(total, place)
+        builder.store(ir.Constant(vector, None), place)
+
+    def size(number: int) -> Any:
+        return ir.Constant(width.type, number)
+
+    def add(at: Any, mask: Any) -> None:
+        values = [_load(builder, row, at, lanes, mask) for row in w_rows]
+        for i, row in enumerate(x_rows):
+            token = _load(builder, row, at, lanes, mask)
+            for j, value in enumerate(values):
+                place = sums[i * len(w_rows) + j]
+                one = builder.fmul(token, value, flags=("contract",))
+                builder.store(builder.fadd(builder.load(place), one, flags=("contract",)), place)
+
+    # A step is a whole line of the weight, which is fetched once.
+    line = _LINE if w_rows[0].type.pointee == _F32 else 2 * _LINE
+    step = line if soon else lanes
+    whole = builder.mul(builder.udiv(width, size(step)), size(step))
+    with cgutils.for_range_slice(builder, size(0), whole, size(step)) as (start, _):
+        for row in soon:
+            _prefetch(builder, builder.gep(row, [start]))
+        for part in range(0, step, lanes):
+            add(builder.add(start, size(part)), None)
+    lane_numbers = ir.Constant(ir.VectorType(width.type, lanes), list(range(lanes)))
+    with cgutils.for_range_slice(builder, whole, width, size(lanes)) as (start, _):
+        left = _spread(builder, builder.sub(width, start), lanes)
+        add(start, builder.icmp_signed("<", lane_numbers, left))
     return _reduce(builder, [builder.load(place) for place in sums], lanes)
 
 
-def _load(builder: Any, row: Any, at: Any, lanes: int) -> Any:
-    """Some float32, or the bits of bfloat16 as float32."""
+def _spread(builder: Any, value: Any, lanes: int) -> Any:
+    kind = ir.VectorType(value.type, lanes)
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, _I32(0))
+    zeros = ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes)
+    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
+
+
+def _load(builder: Any, row: Any, at: Any, lanes: int, mask: Any) -> Any:
+    """Some float32, or the bits of bfloat16 as float32; 0 where a mask excludes a lane."""
     element = row.type.pointee
     vector = ir.VectorType(element, lanes)
     place = builder.bitcast(builder.gep(row, [at]), vector.as_pointer())
-    values = builder.load(place, align=element.width // 8 if element == _I16 else 4)
+    size = 2 if element == _I16 else 4
+    if mask is None:
+        values = builder.load(place, align=size)
+    else:
+        kind = ir.FunctionType(vector, [place.type, _I32, mask.type, vector])
+        name = f"v{lanes}{'i16' if element == _I16 else 'f32'}"
+        function = cgutils.get_or_insert_function(
+            builder.module, kind, f"llvm.masked.load.{name}.p0{name}"
+        )
+        values = builder.call(function, [place, _I32(size), mask, ir.Constant(vector, None)])
     if element == _F32:
         return values
     bits = ir.VectorType(_I32, lanes)
@@ -126,9 +167,8 @@ def _reduce(builder: Any, vectors: list[Any], lanes: int) -> list[Any]:
     results: list[Any] = []
     for start in range(0, len(vectors), lanes):
         group = vectors[start : start + lanes]
-        count = len(group)
-        size = 1 << (count - 1).bit_length()
-        group += [ir.Constant(group[0].type, None)] * (size - count)
+        size = 1 << (len(group) - 1).bit_length()
+        group += [ir.Constant(group[0].type, None)] * (size - len(group))
         distance = 1
         while distance < lanes:
             group = [
@@ -136,7 +176,7 @@ def _reduce(builder: Any, vectors: list[Any], lanes: int) -> list[Any]:
                 for i in range(0, len(group), 2)
             ]
             distance *= 2
-        results += [builder.extract_element(group[0], _I32(i)) for i in range(count)]
+        results.append(group[0])
     return results
 
 
@@ -151,74 +191,118 @@ def _fold(builder: Any, a: Any, b: Any, distance: int, lanes: int) -> Any:
     )
 
 
-tile_1 = _make(1)
-tile_2 = _make(2)
-tile_4 = _make(TILE_TOKENS)
+def _store(builder: Any, totals: list[Any], out_rows: list[Any], column: Any, rows: int) -> None:
+    """Store the lanes of the totals, ``rows`` of them for each token."""
+    lanes = totals[0].type.count
+    for i, row in enumerate(out_rows):
+        vector, lane = totals[i * rows // lanes], i * rows % lanes
+        chosen = ir.Constant(ir.VectorType(_I32, rows), list(range(lane, lane + rows)))
+        part = builder.shuffle_vector(vector, vector, chosen)
+        place = builder.bitcast(builder.gep(row, [column]), part.type.as_pointer())
+        builder.store(part, place, align=4)
+
+
+_first_1, _first_2, _first_3, _first_4, _first_5, _first_6 = (
+    _make(tokens, ahead=True) for tokens in range(1, TILE_TOKENS + 1)
+)
+# Tokens of several tiles are at least seven, so none of their tiles has less than three.
+_again_3, _again_4, _again_5, _again_6 = (
+    _make(tokens, ahead=False) for tokens in range(3, TILE_TOKENS + 1)
+)
+_single = _make(1, ahead=False, rows=1)
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _dot(x, w):  # type: ignore[no-untyped-def]
-    a = np.float32(0)
-    for k in range(w.shape[0]):
-        a += x[k] * widen(w[k])
-    return a
+def aligned_rows(rows, width):  # type: ignore[no-untyped-def]
+    """``[rows, > width]`` float32, not filled, each row at the start of a cache line.
+
+    Rows of a power of two get another line, so that they do not share their places in a cache.
+    """
+    stride = (width // _LINE + 2) * _LINE
+    raw = np.empty(rows * stride + _LINE, dtype=np.float32)
+    skip = (-raw.ctypes.data % (4 * _LINE)) // 4
+    return raw[skip : skip + rows * stride].reshape((rows, stride))
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _finish(x, t, tokens, w, n, sums, out, r, c):  # type: ignore[no-untyped-def]
-    """Add what the tile's steps left over of a row, and store the tile."""
-    rest = w.shape[1] // STEP * STEP
-    for i in range(tokens):
-        for j in range(TILE_ROWS):
-            value = sums[i * TILE_ROWS + j]
-            for k in range(rest, w.shape[1]):
-                value += x[t + i, k] * widen(w[n + j, k])
-            out[r + i, c + j] = narrow(out, value)
+def tile_bound(number, tokens):  # type: ignore[no-untyped-def]
+    """Where a tile starts, as the tokens come in as few tiles of about the same size as possible.
+
+    Equals ``tokens`` for the number behind the last tile.
+    """
+    tiles = (tokens + TILE_TOKENS - 1) // TILE_TOKENS
+    return number * tokens // tiles if tokens > 0 else 0
+
+
+@njit(fastmath=FASTMATH, cache=True)
+def tile_product(x, places, t, count, w, first, last, following, out, column):  # type: ignore[no-untyped-def]
+    """Some weight rows times the tokens of one tile.
+
+    ``out[i, column + n - first] = x[places[t + i], :K] . w[n]`` for ``i < count`` and ``n`` in
+    ``[first, last)``.
+
+    Args:
+        x: ``[T, >= K]`` float32, contiguous; aligned rows are the fastest.
+        places: ``[P]`` int64, rows of ``x``.
+        t: first place.
+        count: tokens, see :func:`tile_bound`.
+        w: ``[N, K]`` float32 or bfloat16 bits, contiguous.
+        first: first weight row.
+        last: end of the weight rows.
+        following: first of the weight rows that are read from memory after these. -1 if these are
+            in a cache already, which holds only for tiles of three tokens and more.
+        out: ``[>= count, >= column + last - first]`` float32, contiguous.
+        column: where the result of row ``first`` goes.
+    """
+    n = first
+    c = column
+    while n + TILE_ROWS <= last:
+        if following >= 0:
+            after = n + TILE_ROWS if n + 2 * TILE_ROWS <= last else following
+            if count == 1:
+                _first_1(x, places, t, w, n, after, out, 0, c)
+            elif count == 2:
+                _first_2(x, places, t, w, n, after, out, 0, c)
+            elif count == 3:
+                _first_3(x, places, t, w, n, after, out, 0, c)
+            elif count == 4:
+                _first_4(x, places, t, w, n, after, out, 0, c)
+            elif count == 5:
+                _first_5(x, places, t, w, n, after, out, 0, c)
+            else:
+                _first_6(x, places, t, w, n, after, out, 0, c)
+        elif count == 3:
+            _again_3(x, places, t, w, n, n, out, 0, c)
+        elif count == 4:
+            _again_4(x, places, t, w, n, n, out, 0, c)
+        elif count == 5:
+            _again_5(x, places, t, w, n, n, out, 0, c)
+        else:
+            _again_6(x, places, t, w, n, n, out, 0, c)
+        n += TILE_ROWS
+        c += TILE_ROWS
+    while n < last:
+        for i in range(count):
+            _single(x, places, t + i, w, n, n, out, i, c)
+        n += 1
+        c += 1
 
 
 @njit(fastmath=FASTMATH, cache=True)
 def tiled_product(x, t0, t1, w, first, last, out, column):  # type: ignore[no-untyped-def]
-    """Some weight rows times some tokens.
+    """``out[t - t0, column + n - first] = x[t, :K] . w[n]`` for ``t`` in ``[t0, t1)``.
 
-    ``out[t - t0, column + n - first] = x[t] . w[n]`` for ``t`` in ``[t0, t1)`` and ``n`` in
-    ``[first, last)``. Every weight row is read from memory once, if the rows of a call fit into
-    the second-level cache or the tokens are few.
-
-    Args:
-        x: ``[T, >= K]`` float32, contiguous.
-        t0: first token.
-        t1: end of the tokens.
-        w: ``[N, K]`` float32 or bfloat16 bits, contiguous.
-        first: first weight row.
-        last: end of the weight rows.
-        out: ``[>= t1 - t0, >= column + last - first]`` float32 or bfloat16 bits.
-        column: where the result of row ``first`` goes.
+    For the rest see :func:`tile_product`. Every weight row is read from memory once, if the rows of
+    a call fit into the second-level cache or the tokens are few.
     """
-    shift = column - first
-    if t1 - t0 == 1:
-        # Row after row is one stream for the prefetcher, which several rows at once are not.
-        for n in range(first, last):
-            out[0, shift + n] = narrow(out, _dot(x[t0], w[n]))
-        return
-    sums = np.empty(TILE_TOKENS * TILE_ROWS, dtype=np.float32)
-    for begin in range(t0, t1, _TOKENS_IN_CACHE):
-        end = min(t1, begin + _TOKENS_IN_CACHE)
-        n = first
-        while n + TILE_ROWS <= last:
-            t = begin
-            while t + TILE_TOKENS <= end:
-                tile_4(x, t, w, n, sums)
-                _finish(x, t, TILE_TOKENS, w, n, sums, out, t - t0, shift + n)
-                t += TILE_TOKENS
-            if t + 2 <= end:
-                tile_2(x, t, w, n, sums)
-                _finish(x, t, 2, w, n, sums, out, t - t0, shift + n)
-                t += 2
-            if t < end:
-                tile_1(x, t, w, n, sums)
-                _finish(x, t, 1, w, n, sums, out, t - t0, shift + n)
-            n += TILE_ROWS
-        while n < last:
-            for t in range(begin, end):
-                out[t - t0, shift + n] = narrow(out, _dot(x[t], w[n]))
-            n += 1
+    places = np.arange(t0, t1)
+    tokens = t1 - t0
+    tile = 0
+    t = 0
+    while t < tokens:
+        after = tile_bound(tile + 1, tokens)
+        following = first if t == 0 else -1
+        part = out[t:after]
+        tile_product(x, places, t, after - t, w, first, last, following, part, column)
+        t = after
+        tile += 1

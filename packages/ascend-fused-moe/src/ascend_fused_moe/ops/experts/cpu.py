@@ -10,9 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, narrow, widen
+from ascend_ops_core.cpu_numeric import FASTMATH, array_at, as_numpy, narrow, widen
 from ascend_ops_core.cpu_products import widen_rows
-from ascend_ops_core.cpu_tiles import tiled_product
+from ascend_ops_core.cpu_tasks import take_task
+from ascend_ops_core.cpu_tiles import (
+    TILE_TOKENS,
+    aligned_rows,
+    tile_product,
+    tile_bound,
+)
 from ascend_ops_core.ops.activation.cpu import swiglu_value
 from ascend_ops_core.ops.linear.cpu import native_bf16
 from numba import njit, prange
@@ -26,9 +32,11 @@ _TOKENS_AT_ONCE = 1024
 # than uneven tasks.
 _FEW_TOKENS = 32
 _ROWS_PER_TASK, _MANY_ROWS_PER_TASK = 32, 64
-_TOKENS_PER_PART = 32
-# Between the rows of tokens, so that rows of a power of two do not share their places in a cache.
-_PADDING = 16
+# More than there are threads; those that find no task left cost next to nothing.
+_WORKERS = 128
+# What tells the kernel the dtype.
+_F32, _BF16 = np.float32(0), np.uint16(0)
+_NO_LIMIT = float("inf")
 
 
 def supports(x: torch.Tensor, *weights: torch.Tensor | None) -> bool:
@@ -47,32 +55,38 @@ def fused_experts(
     swiglu_limit: float | None,
     shared_w13: torch.Tensor | None,
     shared_w2: torch.Tensor | None,
-) -> torch.Tensor:
-    """See :func:`ascend_fused_moe.ops.experts.fused_experts`."""
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    limit = np.float32(swiglu_limit) if swiglu_limit else np.float32(np.inf)
-    many = x.dtype == torch.bfloat16 and ids.numel() >= _NATIVE_PAIRS_PER_EXPERT * w13.shape[0]
-    if many and native_bf16():
-        _with_torch(x, w13, w2, weights, ids, swiglu_limit, shared_w13, shared_w2, out)
-        return out
-    if shared_w13 is None or shared_w2 is None:
-        shared_w13, shared_w2 = w13[0, :0], w2[0, :, :0]
-    shared = as_numpy(shared_w13), as_numpy(shared_w2.contiguous())
-    wide_weights, long_ids = weights.float().contiguous(), ids.long().contiguous()
-    given = x.contiguous()
-    for start in range(0, x.shape[0], _TOKENS_AT_ONCE):
-        part = slice(start, start + _TOKENS_AT_ONCE)
-        experts_few(
-            as_numpy(given[part]),
-            as_numpy(w13),
-            as_numpy(w2),
-            *shared,
-            as_numpy(wide_weights[part]),
-            as_numpy(long_ids[part]),
-            limit,
-            as_numpy(out[part]),
-        )
-    return out
+) -> torch.Tensor | None:
+    """See :func:`ascend_fused_moe.ops.experts.fused_experts`; None if an id is not an expert's."""
+    if x.dtype == torch.bfloat16:
+        many = ids.numel() >= _NATIVE_PAIRS_PER_EXPERT * w13.shape[0]
+        if many and native_bf16():
+            return _with_torch(x, w13, w2, weights, ids, swiglu_limit, shared_w13, shared_w2)
+        kind = _BF16
+    else:
+        kind = _F32
+    # Addresses, since views of arrays cost a step of one token more than the products of an expert.
+    if not x.is_contiguous():
+        x = x.contiguous()
+    if weights.dtype != torch.float32 or not weights.is_contiguous():
+        weights = weights.float().contiguous()
+    if ids.dtype != torch.int64 or not ids.is_contiguous():
+        ids = ids.long().contiguous()
+    shared = 0, 0, 0
+    if shared_w13 is not None and shared_w2 is not None:
+        shared = shared_w13.data_ptr(), shared_w2.data_ptr(), shared_w2.shape[1]
+    out = torch.empty_like(x)
+    tokens, top_k = ids.shape
+    experts, width, inter = w2.shape
+    fits = _experts_at(
+        kind,
+        (x.data_ptr(), w13.data_ptr(), w2.data_ptr(), weights.data_ptr(), ids.data_ptr()),
+        shared,
+        out.data_ptr(),
+        (tokens, top_k, experts, width, inter),
+        float(swiglu_limit) if swiglu_limit else _NO_LIMIT,
+        _TOKENS_AT_ONCE,
+    )
+    return out if fits else None
 
 
 def _with_torch(
@@ -84,9 +98,12 @@ def _with_torch(
     swiglu_limit: float | None,
     shared_w13: torch.Tensor | None,
     shared_w2: torch.Tensor | None,
-    out: torch.Tensor,
-) -> None:
-    """Fill ``out`` with torch's products, one pair of them per expert that was hit."""
+) -> torch.Tensor | None:
+    """By torch's products, one pair of them per expert that was hit."""
+    low, high = ids.aminmax()
+    if int(low) < 0 or int(high) >= w13.shape[0]:
+        return None
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if shared_w13 is None or shared_w2 is None:
         added = x.new_empty((0, x.shape[1]))
     else:
@@ -106,6 +123,7 @@ def _with_torch(
         as_numpy(added),
         as_numpy(out),
     )
+    return out
 
 
 def _swiglu(gate_up: torch.Tensor, limit: float | None) -> torch.Tensor:
@@ -167,25 +185,84 @@ def _group(ids, num_experts):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _up(wide, order, top_k, t0, t1, w13, first, last, limit, hidden):  # type: ignore[no-untyped-def]
-    """Fill columns ``first`` to ``last`` of the activations of some pairs of one expert."""
-    inter, columns = w13.shape[0] // 2, w13.shape[1]
-    width = last - first
-    gate_up = np.empty((_TOKENS_PER_PART, 2 * width), dtype=np.float32)
-    rows = np.empty((min(t1 - t0, _TOKENS_PER_PART), columns + _PADDING), dtype=np.float32)
-    for begin in range(t0, t1, _TOKENS_PER_PART):
-        count = min(t1 - begin, _TOKENS_PER_PART)
-        for r in range(count):
-            source = wide[order[begin + r] // top_k]
-            for k in range(columns):
-                rows[r, k] = source[k]
-        tiled_product(rows, 0, count, w13, first, last, gate_up, 0)
-        tiled_product(rows, 0, count, w13, inter + first, inter + last, gate_up, width)
-        for r in range(count):
-            row = gate_up[r]
-            target = hidden[begin + r]
-            for i in range(width):
-                target[first + i] = swiglu_value(row[i], row[width + i], limit)
+def _activate(gate_up, count, width, limit, hidden, row, column):  # type: ignore[no-untyped-def]
+    for i in range(count):
+        both = gate_up[i]
+        target = hidden[row + i]
+        for d in range(width):
+            target[column + d] = swiglu_value(both[d], both[width + d], limit)
+
+
+@njit(fastmath=FASTMATH, cache=True)
+def _up(wide, places, begin, end, w, gate, up, width, column, limit, gate_up, hidden):  # type: ignore[no-untyped-def]
+    """Fill some columns of the activations of one expert's pairs, from two strips of its rows."""
+    tokens = end - begin
+    t = 0
+    tile = 0
+    while t < tokens:
+        after = tile_bound(tile + 1, tokens)
+        count = after - t
+        for half in range(2):
+            first = up if half else gate
+            # Later tiles find the rows in the second-level cache.
+            following = up if t == 0 else -1
+            tile_product(
+                wide, places, begin + t, count, w, first, first + width, following, gate_up,
+                half * width,
+            )  # fmt: skip
+        for i in range(count):
+            both = gate_up[i]
+            target = hidden[begin + t + i]
+            for d in range(width):
+                target[column + d] = swiglu_value(both[d], both[width + d], limit)
+        t = after
+        tile += 1
+
+
+@njit(fastmath=FASTMATH, cache=True)
+def _down(hidden, every, begin, end, w, row, width, then, owners, scales, part, sums):  # type: ignore[no-untyped-def]
+    """Add a strip of the products of one expert's pairs to the sums of their tokens."""
+    tokens = end - begin
+    t = 0
+    tile = 0
+    while t < tokens:
+        after = tile_bound(tile + 1, tokens)
+        first = begin + t
+        following = then if t == 0 else -1
+        tile_product(hidden, every, first, after - t, w, row, row + width, following, part, 0)
+        for i in range(after - t):
+            target = sums[owners[first + i]]
+            scale = scales[first + i]
+            for d in range(width):
+                target[d] += scale * part[i, d]
+        t = after
+        tile += 1
+
+
+@njit(cache=True)
+def _experts_at(kind, given, shared, out, sizes, limit, at_once):  # type: ignore[no-untyped-def]
+    """``experts_few`` on addresses, some tokens at once; False if an id is not an expert's."""
+    tokens, top_k, experts, width, inter = sizes
+    ids = array_at(given[4], (tokens, top_k), np.int64(0))
+    for t in range(tokens):
+        for j in range(top_k):
+            if ids[t, j] < 0 or ids[t, j] >= experts:
+                return False
+    x = array_at(given[0], (tokens, width), kind)
+    w13 = array_at(given[1], (experts, 2 * inter, width), kind)
+    w2 = array_at(given[2], (experts, width, inter), kind)
+    weights = array_at(given[3], (tokens, top_k), np.float32(0))
+    shared13 = array_at(shared[0], (2 * shared[2], width), kind)
+    shared2 = array_at(shared[1], (width, shared[2]), kind)
+    results = array_at(out, (tokens, width), kind)
+    bound = np.float32(limit)
+    for t in range(0, tokens, at_once):
+        end = min(tokens, t + at_once)
+        experts_few(
+            x[t:end], w13, w2, shared13, shared2, weights[t:end], ids[t:end], bound,
+            results[t:end],
+        )  # fmt: skip
+    return True
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
@@ -193,45 +270,80 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # typ
     tokens, width = x.shape
     top_k = ids.shape[1]
     inter, shared_inter = w2.shape[2], shared2.shape[1]
-    flat = ids.reshape(-1)
-    order, experts, starts = _group(flat, w13.shape[0])
-    wide = np.empty((tokens, width), dtype=np.float32)
-    widen_rows(x, wide)
-    every = np.arange(tokens)
-    hidden = np.empty((flat.shape[0], inter + _PADDING), dtype=np.float32)
-    shared_hidden = np.empty((tokens, shared_inter), dtype=np.float32)
+    order, experts, starts = _group(ids.reshape(-1), w13.shape[0])
+    pairs, hit = order.shape[0], experts.shape[0]
+    owners = np.empty(pairs, dtype=np.int64)
+    scales = np.empty(pairs, dtype=np.float32)
+    for p in range(pairs):
+        owners[p] = order[p] // top_k
+        scales[p] = weights[owners[p], order[p] - owners[p] * top_k]
+    every = np.arange(max(pairs, tokens))
+    ones = np.ones(tokens, dtype=np.float32)
+    w13_rows = w13.reshape((w13.shape[0] * 2 * inter, width))
+    w2_rows = w2.reshape((w2.shape[0] * width, inter))
+    wide = aligned_rows(tokens, width)
+    if tokens <= _FEW_TOKENS:
+        widen_rows(x, wide)
+    else:
+        for t in prange(tokens):
+            for k in range(width):
+                wide[t, k] = widen(x[t, k])
+    hidden = aligned_rows(pairs, inter)
+    shared_hidden = aligned_rows(tokens, shared_inter)
     rows = _ROWS_PER_TASK if tokens <= _FEW_TOKENS else _MANY_ROWS_PER_TASK
+
     strips = (inter + rows - 1) // rows
-    routed_tasks = experts.shape[0] * strips
-    shared_tasks = (shared_inter + rows - 1) // rows
-    for task in prange(routed_tasks + shared_tasks):
-        if task < routed_tasks:
-            j = task // strips
-            first = (task - j * strips) * rows
-            last = min(inter, first + rows)
-            begin, end, w = starts[j], starts[j + 1], w13[experts[j]]
-            _up(wide, order, top_k, begin, end, w, first, last, limit, hidden)
-        else:
-            first = (task - routed_tasks) * rows
-            last = min(shared_inter, first + rows)
-            _up(wide, every, 1, 0, tokens, shared13, first, last, limit, shared_hidden)
-    for task in prange((width + rows - 1) // rows):
-        first = task * rows
-        last = min(width, first + rows)
-        sums = np.zeros((tokens, last - first), dtype=np.float32)
-        if shared_inter > 0:
-            tiled_product(shared_hidden, 0, tokens, shared2, first, last, sums, 0)
-        part_sums = np.empty((_TOKENS_PER_PART, last - first), dtype=np.float32)
-        for j in range(experts.shape[0]):
-            for t0 in range(starts[j], starts[j + 1], _TOKENS_PER_PART):
-                t1 = min(starts[j + 1], t0 + _TOKENS_PER_PART)
-                tiled_product(hidden, t0, t1, w2[experts[j]], first, last, part_sums, 0)
-                for p in range(t0, t1):
-                    pair = order[p]
-                    token = pair // top_k
-                    weight = weights[token, pair - token * top_k]
-                    for d in range(last - first):
-                        sums[token, d] += weight * part_sums[p - t0, d]
-        for t in range(tokens):
-            for d in range(last - first):
-                out[t, first + d] = narrow(out, sums[t, d])
+    routed = hit * strips
+    tasks = routed + (shared_inter + rows - 1) // rows
+    taken = np.zeros(1, dtype=np.int64)
+    for _ in prange(_WORKERS):
+        task = take_task(taken)
+        if task < tasks:
+            gate_up = aligned_rows(TILE_TOKENS, 2 * rows)
+        while task < tasks:
+            if task < routed:
+                j = task // strips
+                first = (task - j * strips) * rows
+                n = min(inter - first, rows)
+                gate = experts[j] * 2 * inter + first
+                begin, end = starts[j], starts[j + 1]
+                _up(
+                    wide, owners, begin, end, w13_rows, gate, gate + inter, n, first, limit,
+                    gate_up, hidden,
+                )  # fmt: skip
+            else:
+                first = (task - routed) * rows
+                n = min(shared_inter - first, rows)
+                _up(
+                    wide, every, 0, tokens, shared13, first, shared_inter + first, n, first, limit,
+                    gate_up, shared_hidden,
+                )  # fmt: skip
+            task = take_task(taken)
+
+    strips = (width + rows - 1) // rows
+    down_taken = np.zeros(1, dtype=np.int64)
+    for _ in prange(_WORKERS):
+        task = take_task(down_taken)
+        if task < strips:
+            part = aligned_rows(TILE_TOKENS, rows)
+            sums = aligned_rows(tokens, rows)
+        while task < strips:
+            first = task * rows
+            n = min(width - first, rows)
+            sums[:, :n] = 0
+            if shared_inter > 0:
+                _down(
+                    shared_hidden, every, 0, tokens, shared2, first, n, first, every, ones, part,
+                    sums,
+                )  # fmt: skip
+            for j in range(hit):
+                row = experts[j] * width + first
+                then = experts[min(j + 1, hit - 1)] * width + first
+                begin, end = starts[j], starts[j + 1]
+                _down(
+                    hidden, every, begin, end, w2_rows, row, n, then, owners, scales, part, sums
+                )
+            for t in range(tokens):
+                for d in range(n):
+                    out[t, first + d] = narrow(out, sums[t, d])
+            task = take_task(down_taken)

@@ -34,7 +34,8 @@ def silu_and_mul_with_clamp(gate_up: torch.Tensor, limit: float | None) -> torch
     return out
 
 
-@njit(fastmath=FASTMATH, cache=True)
+# With numpy's division, as Python's checks for zero and so keeps loops from being vectorised.
+@njit(fastmath=FASTMATH, error_model="numpy", cache=True)
 def swiglu_value(gate, up, limit):  # type: ignore[no-untyped-def]
     """One limited SwiGLU in float32, for kernels that fuse it; an infinite limit is none."""
     if gate > limit:
