@@ -1,4 +1,4 @@
-"""A matrix product in tiles of explicit vectors: up to six tokens times four weight rows.
+"""A matrix product in tiles of explicit vectors: up to 24 pairs of tokens and weight rows.
 
 LLVM's own vectoriser keeps neither 24 sums in registers nor reads ahead, so these emit the
 instructions: sums stay in registers along the whole row and are stored as vectors, and where weights
@@ -21,6 +21,9 @@ from ascend_ops_core.cpu_numeric import FASTMATH
 
 TILE_TOKENS = 6
 TILE_ROWS = 4
+
+# Up to three tokens leave registers for more rows, each of which is a stream from memory.
+_WIDE_TOKENS, _WIDE_ROWS = 3, 8
 
 # Floats of one cache line; vectors that cross one are loaded at half the rate.
 _LINE = 16
@@ -46,7 +49,7 @@ def _make(tokens: int, ahead: bool, rows: int = TILE_ROWS) -> Callable[..., None
             # What the kernel is compiled for, which users may lower, not what the CPU has.
             wide = "+avx512f" in context.codegen().magic_tuple()[2]
             lanes = 16 if wide else 8
-            at_once = rows if wide or tokens <= 3 else min(rows, 2)
+            at_once = rows if wide else min(rows, 8 if tokens == 1 else 4 if tokens <= 3 else 2)
 
             def array(i: int) -> Any:
                 return context.make_array(signature.args[i])(context, builder, args[i])
@@ -202,9 +205,10 @@ def _store(builder: Any, totals: list[Any], out_rows: list[Any], column: Any, ro
         builder.store(part, place, align=4)
 
 
-_first_1, _first_2, _first_3, _first_4, _first_5, _first_6 = (
-    _make(tokens, ahead=True) for tokens in range(1, TILE_TOKENS + 1)
+_first_1, _first_2, _first_3 = (
+    _make(tokens, ahead=True, rows=_WIDE_ROWS) for tokens in range(1, _WIDE_TOKENS + 1)
 )
+_first_4, _first_5, _first_6 = (_make(tokens, ahead=True) for tokens in range(4, TILE_TOKENS + 1))
 # Tokens of several tiles are at least seven, so none of their tiles has less than three.
 _again_3, _again_4, _again_5, _again_6 = (
     _make(tokens, ahead=False) for tokens in range(3, TILE_TOKENS + 1)
@@ -256,9 +260,10 @@ def tile_product(x, places, t, count, w, first, last, following, out, column):  
     """
     n = first
     c = column
-    while n + TILE_ROWS <= last:
+    rows = _WIDE_ROWS if following >= 0 and count <= _WIDE_TOKENS else TILE_ROWS
+    while n + rows <= last:
         if following >= 0:
-            after = n + TILE_ROWS if n + 2 * TILE_ROWS <= last else following
+            after = n + rows if n + 2 * rows <= last else following
             if count == 1:
                 _first_1(x, places, t, w, n, after, out, 0, c)
             elif count == 2:
@@ -279,8 +284,8 @@ def tile_product(x, places, t, count, w, first, last, following, out, column):  
             _again_5(x, places, t, w, n, n, out, 0, c)
         else:
             _again_6(x, places, t, w, n, n, out, 0, c)
-        n += TILE_ROWS
-        c += TILE_ROWS
+        n += rows
+        c += rows
     while n < last:
         for i in range(count):
             _single(x, places, t + i, w, n, n, out, i, c)

@@ -28,10 +28,9 @@ from torch.nn import functional as F
 _NATIVE_PAIRS_PER_EXPERT = 24
 # Tokens that are gathered at once, which bounds the copies of their rows.
 _TOKENS_AT_ONCE = 1024
-# With more tokens than this a task takes more weight rows, since reading tokens again costs more
-# than uneven tasks.
+# Up to so many tokens one thread copies them.
 _FEW_TOKENS = 32
-_ROWS_PER_TASK, _MANY_ROWS_PER_TASK = 32, 64
+_ROWS_PER_TASK = 64
 # More than there are threads; those that find no task left cost next to nothing.
 _WORKERS = 128
 # What tells the kernel the dtype.
@@ -290,7 +289,7 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # typ
                 wide[t, k] = widen(x[t, k])
     hidden = aligned_rows(pairs, inter)
     shared_hidden = aligned_rows(tokens, shared_inter)
-    rows = _ROWS_PER_TASK if tokens <= _FEW_TOKENS else _MANY_ROWS_PER_TASK
+    rows = _ROWS_PER_TASK
 
     strips = (inter + rows - 1) // rows
     routed = hit * strips
