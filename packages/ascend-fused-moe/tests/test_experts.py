@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numba
 import pytest
 import torch
 from ascend_fused_moe.layers.experts import RoutedExperts
@@ -56,7 +57,7 @@ def brute_force(given: Case, limit: float | None) -> torch.Tensor:
     return out
 
 
-# Up to 32 tokens a task takes fewer rows; a part of an expert's tokens is 32 as well.
+# Up to 32 tokens one thread copies them.
 @pytest.mark.parametrize("tokens", [0, 1, 3, 4, 5, 32, 33, 65])
 @pytest.mark.parametrize("k", [1, 3, 5])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -106,9 +107,14 @@ def test_more_tokens_than_are_taken_at_once(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("hidden", "inter"), [(1, 1), (32, 64), (33, 31), (65, 96), (131, 66)])
-def test_sizes_around_a_task_of_rows(hidden: int, inter: int, dtype: torch.dtype) -> None:
-    given = case(4, 2, 3, hidden, inter, dtype)
+@pytest.mark.parametrize(
+    ("hidden", "inter"), [(1, 1), (32, 64), (33, 31), (65, 96), (131, 66), (129, 130)]
+)
+@pytest.mark.parametrize("tokens", [4, 40])
+def test_sizes_around_a_task_of_rows(
+    tokens: int, hidden: int, inter: int, dtype: torch.dtype
+) -> None:
+    given = case(tokens, 2, 3, hidden, inter, dtype)
     assert_close(fused_experts(*given), brute_force(given, None))
 
 
@@ -123,6 +129,19 @@ def test_all_tokens_to_one_expert(tokens: int, dtype: torch.dtype) -> None:
         given.w13[e] = float("nan")
         given.w2[e] = float("nan")
     assert fused_experts(*given).isfinite().all()
+
+
+@pytest.mark.parametrize("tokens", [1, 40])
+def test_one_thread_does_all_tasks(tokens: int) -> None:
+    given = case(tokens, 2, 3, 65, 96)
+    threads = numba.get_num_threads()
+    numba.set_num_threads(1)
+    try:
+        alone = fused_experts(*given)
+    finally:
+        numba.set_num_threads(threads)
+    # Who does a task changes no bit of it.
+    assert torch.equal(alone, fused_experts(*given))
 
 
 def test_a_token_may_choose_one_expert_twice() -> None:
@@ -254,10 +273,15 @@ def test_layer_holds_the_weights() -> None:
     assert torch.equal(got, fused_experts(*given, swiglu_limit=0.5))
 
 
-@pytest.mark.parametrize("tokens", [2, 30])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("tokens", [2, 70])
 @pytest.mark.parametrize("expert", [-1, 5])
-def test_an_id_outside_the_experts_is_named(tokens: int, expert: int) -> None:
-    given = case(tokens)
+def test_an_id_outside_the_experts_is_named(
+    expert: int, tokens: int, native: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "native_bf16", lambda: native)
+    given = case(tokens, dtype=dtype)
     given.ids[1, 1] = expert
     with pytest.raises(InvalidInputError, match=rf"expert id {expert}.*5 experts.*padding"):
         fused_experts(*given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -10,7 +11,15 @@ import numpy as np
 import pytest
 import torch
 from ascend_ops_core.cpu_numeric import as_numpy
-from ascend_ops_core.cpu_tiles import tiled_product
+from ascend_ops_core.cpu_tiles import (
+    TILE_TOKENS,
+    aligned_rows,
+    lines_ahead,
+    rows_ahead,
+    tile_bound,
+    tile_product,
+    tiled_product,
+)
 from ascend_ops_core.testing import assert_close
 
 
@@ -31,18 +40,19 @@ def check(tokens: int, rows: int, width: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("width", [1, 15, 16, 17, 64])
-@pytest.mark.parametrize("rows", [0, 1, 4, 7, 9])
+@pytest.mark.parametrize("rows", [0, 1, 4, 7, 9, 21])
 def test_product(rows: int, width: int, dtype: torch.dtype) -> None:
-    for tokens in (0, 1, 2, 3, 4, 7, 32, 33, 67):
+    for tokens in (0, 1, 2, 3, 4, 5, 6, 7, 32, 33, 67):
         check(tokens, rows, width, dtype)
 
 
 def test_product_without_avx512() -> None:
     program = (
         "import torch, test_cpu_tiles as t\n"
-        "for tokens in (1, 2, 3, 7, 33):\n"
+        "for tokens in (1, 2, 3, 5, 7, 33):\n"
         "    for width in (7, 16, 50):\n"
-        "        t.check(tokens, 9, width, torch.float32)\n"
+        "        for dtype in (torch.float32, torch.bfloat16):\n"
+        "            t.check(tokens, 13, width, dtype)\n"
         "assert t.tiled_product.signatures\n"
     )
     done = subprocess.run(
@@ -53,3 +63,45 @@ def test_product_without_avx512() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("tokens", range(30))
+def test_tiles_are_of_about_the_same_size(tokens: int) -> None:
+    tiles = -(-tokens // TILE_TOKENS)
+    bounds = [tile_bound(number, tokens) for number in range(tiles + 1)]
+    sizes = [end - begin for begin, end in itertools.pairwise(bounds)]
+    assert bounds[0] == 0
+    assert bounds[-1] == tokens
+    if tokens:
+        assert max(sizes) <= TILE_TOKENS
+        assert max(sizes) - min(sizes) <= 1
+    # Later tiles have kernels from three tokens on.
+    assert len(sizes) < 2 or min(sizes) >= 3
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 1008])
+def test_rows_start_at_cache_lines(width: int) -> None:
+    rows = aligned_rows(5, width)
+    assert rows.shape[0] == 5
+    assert rows.shape[1] > width
+    assert {rows[i].ctypes.data % 64 for i in range(5)} == {0}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("count", range(1, TILE_TOKENS + 1))
+def test_tokens_of_a_tile_lie_anywhere(count: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(count)
+    x = torch.randn(9, 70, generator=generator)
+    weight = torch.randn(40, 70, generator=generator).to(dtype)
+    places = np.array([8, 3, 3, 0, 7, 1, 5], dtype=np.int64)
+    expected = x[places[1 : 1 + count]].double() @ weight[8:31].double().T
+    w = as_numpy(weight)
+    # What is fetched may end behind the weight.
+    ways = [rows_ahead(0), rows_ahead(38)]
+    if count >= 3:
+        ways += [lines_ahead(tile, w, first, 23) for tile in (1, 9) for first in (0, 31)]
+    for ahead in ways:
+        out = np.zeros((count, 24), dtype=np.float32)
+        tile_product(as_numpy(x), places, 1, count, w, 8, 31, ahead, out, 1)
+        assert_close(torch.from_numpy(out[:, 1:]).contiguous(), expected, scale=4)
+        assert (out[:, 0] == 0).all()

@@ -1,8 +1,8 @@
 """A matrix product in tiles of explicit vectors: up to 24 pairs of tokens and weight rows.
 
 LLVM's own vectoriser keeps neither 24 sums in registers nor reads ahead, so these emit the
-instructions: sums stay in registers along the whole row and are stored as vectors, and where weights
-come from memory the next rows' lines are fetched while the current ones are used, since a CPU's own
+instructions: sums stay in registers along the whole row and are stored as vectors, and the lines
+of the weight rows that come next are fetched while the current ones are used, since a CPU's own
 prefetching ends at a page.
 """
 
@@ -27,6 +27,12 @@ _WIDE_TOKENS, _WIDE_ROWS = 3, 8
 
 # Floats of one cache line; vectors that cross one are loaded at half the rate.
 _LINE = 16
+# Columns in whose time a later tile fetches one line. More at once would wait for each other, and
+# the tile for them.
+_COLUMNS_PER_LINE = 32
+
+# Where LLVM's prefetch puts a line.
+_ALL_CACHES, _SECOND_LEVEL = 3, 2
 
 _F32, _I32, _I16, _I8 = ir.FloatType(), ir.IntType(32), ir.IntType(16), ir.IntType(8)
 
@@ -36,13 +42,15 @@ def _make(tokens: int, ahead: bool, rows: int = TILE_ROWS) -> Callable[..., None
 
     Args:
         tokens: rows of ``x`` it takes.
-        ahead: whether to fetch the weight rows from ``following`` on, for the next tile.
+        ahead: whether weights come from memory. If so ``soon`` is the first of the weight rows of
+            the next tile, which are all fetched; else an element of the weight from which on lines
+            are fetched in passing, for a later call.
         rows: of the weight that it takes.
     """
 
     @intrinsic
     def tile(
-        typingctx: Any, x: Any, places: Any, t: Any, w: Any, n: Any, following: Any,
+        typingctx: Any, x: Any, places: Any, t: Any, w: Any, n: Any, soon: Any,
         out: Any, r: Any, c: Any,
     ) -> Any:  # fmt: skip
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -65,12 +73,15 @@ def _make(tokens: int, ahead: bool, rows: int = TILE_ROWS) -> Callable[..., None
             ]
             x_rows = [builder.gep(x_array.data, [builder.mul(i, x_width)]) for i in at]
             w_rows = _rows(builder, w_array.data, args[4], width, rows)
-            next_rows = _rows(builder, w_array.data, args[5], width, rows) if ahead else []
+            if ahead:
+                fetched = _rows(builder, w_array.data, args[5], width, rows)
+            else:
+                fetched = [builder.gep(w_array.data, [args[5]])]
             out_rows = _rows(builder, target.data, args[7], out_width, tokens)
             for start in range(0, rows, at_once):
                 chosen = w_rows[start : start + at_once]
-                soon = next_rows[start : start + at_once]
-                totals = _totals(builder, x_rows, chosen, soon, width, lanes)
+                part = fetched[start : start + at_once]
+                totals = _totals(builder, x_rows, chosen, part, width, lanes, ahead)
                 column = builder.add(args[8], ir.Constant(width.type, start))
                 _store(builder, totals, out_rows, column, at_once)
             return context.get_dummy_value()
@@ -89,11 +100,17 @@ def _rows(builder: Any, data: Any, first: Any, width: Any, count: int) -> list[A
 
 
 def _totals(
-    builder: Any, x_rows: list[Any], w_rows: list[Any], soon: list[Any], width: Any, lanes: int
+    builder: Any,
+    x_rows: list[Any],
+    w_rows: list[Any],
+    fetched: list[Any],
+    width: Any,
+    lanes: int,
+    ahead: bool,
 ) -> list[Any]:
     """Vectors whose lanes are the dot products of all pairs, token by token.
 
-    Meanwhile the rows ``soon`` are fetched.
+    Meanwhile the rows ``fetched`` are fetched, or a line in a while from a place on.
     """
     vector = ir.VectorType(_F32, lanes)
     sums = [cgutils.alloca_once(builder, vector) for _ in range(len(x_rows) * len(w_rows))]
@@ -114,11 +131,12 @@ def _totals(
 
     # A step is a whole line of the weight, which is fetched once.
     line = _LINE if w_rows[0].type.pointee == _F32 else 2 * _LINE
-    step = line if soon else lanes
+    step = line if ahead else _COLUMNS_PER_LINE
     whole = builder.mul(builder.udiv(width, size(step)), size(step))
     with cgutils.for_range_slice(builder, size(0), whole, size(step)) as (start, _):
-        for row in soon:
-            _prefetch(builder, builder.gep(row, [start]))
+        for row in fetched:
+            at = start if ahead else builder.udiv(start, size(_COLUMNS_PER_LINE // line))
+            _prefetch(builder, builder.gep(row, [at]), _ALL_CACHES if ahead else _SECOND_LEVEL)
         for part in range(0, step, lanes):
             add(builder.add(start, size(part)), None)
     lane_numbers = ir.Constant(ir.VectorType(width.type, lanes), list(range(lanes)))
@@ -157,12 +175,12 @@ def _load(builder: Any, row: Any, at: Any, lanes: int, mask: Any) -> Any:
     return builder.bitcast(shifted, ir.VectorType(_F32, lanes))
 
 
-def _prefetch(builder: Any, address: Any) -> None:
+def _prefetch(builder: Any, address: Any, locality: int) -> None:
     pointer = builder.bitcast(address, _I8.as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-    # Read, keep in all caches, data.
-    builder.call(function, [pointer, _I32(0), _I32(3), _I32(1)])
+    # Read, where to, data.
+    builder.call(function, [pointer, _I32(0), _I32(locality), _I32(1)])
 
 
 def _reduce(builder: Any, vectors: list[Any], lanes: int) -> list[Any]:
@@ -210,10 +228,10 @@ _first_1, _first_2, _first_3 = (
 )
 _first_4, _first_5, _first_6 = (_make(tokens, ahead=True) for tokens in range(4, TILE_TOKENS + 1))
 # Tokens of several tiles are at least seven, so none of their tiles has less than three.
-_again_3, _again_4, _again_5, _again_6 = (
+_later_3, _later_4, _later_5, _later_6 = (
     _make(tokens, ahead=False) for tokens in range(3, TILE_TOKENS + 1)
 )
-_single = _make(1, ahead=False, rows=1)
+_single = _make(1, ahead=True, rows=1)
 
 
 @njit(fastmath=FASTMATH, cache=True)
@@ -239,7 +257,40 @@ def tile_bound(number, tokens):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def tile_product(x, places, t, count, w, first, last, following, out, column):  # type: ignore[no-untyped-def]
+def rows_ahead(first):  # type: ignore[no-untyped-def]
+    """What ``tile_product`` takes as ``ahead`` where its weight rows come from memory.
+
+    Args:
+        first: first of the weight rows that are read from memory after those of the call.
+    """
+    return np.int64(first), np.int64(0), np.int64(0)
+
+
+@njit(fastmath=FASTMATH, cache=True)
+def lines_ahead(tile, w, first, rows):  # type: ignore[no-untyped-def]
+    """What ``tile_product`` takes as ``ahead`` where its weight rows are in a cache.
+
+    Args:
+        tile: number of the tile of tokens, from 1, as tile 0 took the rows from memory. Each
+            fetches its part of the rows that come next.
+        w: the weight.
+        first: first of the weight rows that are read from memory after those of the call.
+        rows: how many.
+    """
+    width = w.shape[1]
+    begin = first * width + (tile - 1) * (rows // TILE_ROWS) * _fetched(w)
+    last = (first + rows) * width - _fetched(w)
+    return np.int64(-1), min(begin, last), last
+
+
+@njit(cache=True)
+def _fetched(w):  # type: ignore[no-untyped-def]
+    """Elements of the lines that a tile fetches."""
+    return w.shape[1] // _COLUMNS_PER_LINE * (4 * _LINE // w.itemsize)
+
+
+@njit(fastmath=FASTMATH, cache=True)
+def tile_product(x, places, t, count, w, first, last, ahead, out, column):  # type: ignore[no-untyped-def]
     """Some weight rows times the tokens of one tile.
 
     ``out[i, column + n - first] = x[places[t + i], :K] . w[n]`` for ``i < count`` and ``n`` in
@@ -253,11 +304,12 @@ def tile_product(x, places, t, count, w, first, last, following, out, column):  
         w: ``[N, K]`` float32 or bfloat16 bits, contiguous.
         first: first weight row.
         last: end of the weight rows.
-        following: first of the weight rows that are read from memory after these. -1 if these are
-            in a cache already, which holds only for tiles of three tokens and more.
+        ahead: what to fetch meanwhile, from :func:`rows_ahead`, or from :func:`lines_ahead` for
+            tiles of three tokens and more.
         out: ``[>= count, >= column + last - first]`` float32, contiguous.
         column: where the result of row ``first`` goes.
     """
+    following, line, last_line = ahead
     n = first
     c = column
     rows = _WIDE_ROWS if following >= 0 and count <= _WIDE_TOKENS else TILE_ROWS
@@ -276,14 +328,16 @@ def tile_product(x, places, t, count, w, first, last, following, out, column):  
                 _first_5(x, places, t, w, n, after, out, 0, c)
             else:
                 _first_6(x, places, t, w, n, after, out, 0, c)
-        elif count == 3:
-            _again_3(x, places, t, w, n, n, out, 0, c)
-        elif count == 4:
-            _again_4(x, places, t, w, n, n, out, 0, c)
-        elif count == 5:
-            _again_5(x, places, t, w, n, n, out, 0, c)
         else:
-            _again_6(x, places, t, w, n, n, out, 0, c)
+            if count == 3:
+                _later_3(x, places, t, w, n, line, out, 0, c)
+            elif count == 4:
+                _later_4(x, places, t, w, n, line, out, 0, c)
+            elif count == 5:
+                _later_5(x, places, t, w, n, line, out, 0, c)
+            else:
+                _later_6(x, places, t, w, n, line, out, 0, c)
+            line = min(line + _fetched(w), last_line)
         n += rows
         c += rows
     while n < last:
@@ -306,8 +360,7 @@ def tiled_product(x, t0, t1, w, first, last, out, column):  # type: ignore[no-un
     t = 0
     while t < tokens:
         after = tile_bound(tile + 1, tokens)
-        following = first if t == 0 else -1
-        part = out[t:after]
-        tile_product(x, places, t, after - t, w, first, last, following, part, column)
+        ahead = rows_ahead(first) if t == 0 else lines_ahead(tile, w, first, last - first)
+        tile_product(x, places, t, after - t, w, first, last, ahead, out[t:after], column)
         t = after
         tile += 1

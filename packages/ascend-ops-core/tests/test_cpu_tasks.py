@@ -1,0 +1,42 @@
+"""Tasks that threads take, and arrays over addresses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ascend_ops_core.cpu_numeric import array_at
+from ascend_ops_core.cpu_tasks import take_task
+from numba import njit, prange
+
+
+@njit(parallel=True)
+def _count(tasks, workers):  # type: ignore[no-untyped-def]
+    taken = np.zeros(1, dtype=np.int64)
+    times = np.zeros(tasks, dtype=np.int64)
+    for _ in prange(workers):
+        task = take_task(taken)
+        while task < tasks:
+            times[task] += 1
+            task = take_task(taken)
+    return times
+
+
+@pytest.mark.parametrize("workers", [1, 2, 128])
+def test_each_task_is_handed_out_once(workers: int) -> None:
+    assert (_count(100_000, workers) == 1).all()
+
+
+@njit
+def _copy(address, shape, kind):  # type: ignore[no-untyped-def]
+    return array_at(address, shape, kind).copy()
+
+
+@pytest.mark.parametrize(
+    "kind", [np.float32(0), np.uint16(0), np.int64(0)], ids=lambda kind: kind.dtype.name
+)
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (3, 1, 2), (0, 4)])
+def test_array_at_an_address(shape: tuple[int, ...], kind: np.generic) -> None:
+    given = np.arange(np.prod(shape)).astype(kind.dtype).reshape(shape)
+    got = _copy(given.ctypes.data, shape, kind)
+    assert got.dtype == kind.dtype
+    assert np.array_equal(got, given)
