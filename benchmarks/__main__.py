@@ -23,6 +23,8 @@ HELD: dict[str, dict[str, str]] = {
         "ONEDNN_MAX_CPU_ISA": "AVX2",
         "MKL_ENABLE_INSTRUCTIONS": "AVX2",
         "NUMBA_CPU_NAME": "haswell",
+        # Without these numba keeps the features of the CPU that it finds, whatever its name.
+        "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c,+bmi2",
     },
 }
 """What keeps torch, its libraries and numba to an instruction set."""
@@ -120,6 +122,8 @@ def moe_cells(isa: str, threads: int, dtypes: str, experts: str) -> None:
         moe.hold_vllm_to_avx2()
         if capability != "AVX2":
             raise typer.BadParameter(f"--isa avx2, but torch used {capability}")
+        if machine.numba_has("avx512f"):
+            raise typer.BadParameter("--isa avx2, but numba compiles for AVX-512")
     # Other work on the machine slows whoever waits for a thread, not all peers alike.
     load = {"load average before the run": f"{os.getloadavg()[0]:.1f}"}
     facts = machine.describe(threads) | {"torch uses": capability} | load | HELD[isa]

@@ -73,6 +73,14 @@ def cpu_name() -> str:
     return platform.processor()
 
 
+def numba_has(feature: str) -> bool:
+    """Whether numba compiles for CPUs with a feature, in LLVM's notation."""
+    from numba.core.registry import cpu_target
+
+    features: str = cpu_target.target_context.codegen().magic_tuple()[2]
+    return f"+{feature}" in features.split(",")
+
+
 def _features() -> str:
     flags = Path("/proc/cpuinfo").read_text().split("flags", 1)[-1].splitlines()[0].split()
     known = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")

@@ -49,6 +49,8 @@ def test_product(rows: int, width: int, dtype: torch.dtype) -> None:
 def test_product_without_avx512() -> None:
     program = (
         "import torch, test_cpu_tiles as t\n"
+        "from numba.core.registry import cpu_target\n"
+        "assert '+avx512f' not in cpu_target.target_context.codegen().magic_tuple()[2]\n"
         "for tokens in (1, 2, 3, 5, 7, 33):\n"
         "    for width in (7, 16, 50):\n"
         "        for dtype in (torch.float32, torch.bfloat16):\n"
@@ -57,7 +59,13 @@ def test_product_without_avx512() -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "NUMBA_CPU_NAME": "haswell", "PYTHONPATH": os.path.dirname(__file__)},
+        # The name alone leaves the features of the CPU that runs this.
+        env={
+            **os.environ,
+            "NUMBA_CPU_NAME": "haswell",
+            "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c,+bmi2",
+            "PYTHONPATH": os.path.dirname(__file__),
+        },
         capture_output=True,
         text=True,
         check=False,
