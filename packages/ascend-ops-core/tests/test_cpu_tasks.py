@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from ascend_ops_core.cpu_numeric import array_at
-from ascend_ops_core.cpu_tasks import take_task
+from ascend_ops_core.cpu_tasks import no_task_taken, take_task
 from numba import njit, prange
 
 
 @njit(parallel=True)
 def _count(tasks, workers):  # type: ignore[no-untyped-def]
-    taken = np.zeros(1, dtype=np.int64)
+    taken = no_task_taken()
     times = np.zeros(tasks, dtype=np.int64)
     for _ in prange(workers):
         task = take_task(taken)

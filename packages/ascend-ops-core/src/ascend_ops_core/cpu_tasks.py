@@ -9,9 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
+
+
+@njit(cache=True)
+def no_task_taken():  # type: ignore[no-untyped-def]
+    """What ``take_task`` counts in.
+
+    Made here since a parallel kernel fills an array of its own by a parallel region more.
+    """
+    return np.zeros(1, dtype=np.int64)
 
 
 @intrinsic
@@ -19,7 +29,7 @@ def take_task(typingctx: Any, taken: Any) -> tuple[Any, Callable[..., Any]]:
     """The next task's number, from 0; each number is handed out once.
 
     Args:
-        taken: ``[1]`` int64, zero before the first call, shared by the threads.
+        taken: from :func:`no_task_taken`, shared by the threads.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

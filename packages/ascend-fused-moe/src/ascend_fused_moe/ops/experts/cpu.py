@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from ascend_ops_core.cpu_numeric import FASTMATH, array_at, as_numpy, narrow, widen
 from ascend_ops_core.cpu_products import widen_rows
-from ascend_ops_core.cpu_tasks import take_task
+from ascend_ops_core.cpu_tasks import no_task_taken, take_task
 from ascend_ops_core.cpu_tiles import (
     TILE_TOKENS,
     aligned_rows,
@@ -194,6 +194,26 @@ def _activate(gate_up, count, width, limit, hidden, row, column):  # type: ignor
             target[column + d] = swiglu_value(both[d], both[width + d], limit)
 
 
+# Not in the kernel itself, where filling an array is a parallel region of its own, before which the
+# other threads have to wake up.
+@njit(cache=True)
+def _owners(order, weights):  # type: ignore[no-untyped-def]
+    """Token and weight of every pair, sorted by expert."""
+    top_k = weights.shape[1]
+    owners = np.empty(order.shape[0], dtype=np.int64)
+    scales = np.empty(order.shape[0], dtype=np.float32)
+    for p in range(order.shape[0]):
+        owners[p] = order[p] // top_k
+        scales[p] = weights[owners[p], order[p] - owners[p] * top_k]
+    return owners, scales
+
+
+@njit(cache=True)
+def _everyone(count):  # type: ignore[no-untyped-def]
+    """Numbers from 0, and weights of 1."""
+    return np.arange(count), np.ones(count, dtype=np.float32)
+
+
 @njit(fastmath=FASTMATH, cache=True)
 def _up(wide, places, begin, end, w, gate, up, width, then, column, limit, gate_up, hidden):  # type: ignore[no-untyped-def]
     """Fill some columns of the activations of one expert's pairs, from two strips of its rows.
@@ -275,17 +295,11 @@ def _experts_at(kind, given, shared, out, sizes, limit, at_once):  # type: ignor
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # type: ignore[no-untyped-def]
     tokens, width = x.shape
-    top_k = ids.shape[1]
     inter, shared_inter = w2.shape[2], shared2.shape[1]
     order, experts, starts = _group(ids.reshape(-1), w13.shape[0])
     pairs, hit = order.shape[0], experts.shape[0]
-    owners = np.empty(pairs, dtype=np.int64)
-    scales = np.empty(pairs, dtype=np.float32)
-    for p in range(pairs):
-        owners[p] = order[p] // top_k
-        scales[p] = weights[owners[p], order[p] - owners[p] * top_k]
-    every = np.arange(max(pairs, tokens))
-    ones = np.ones(tokens, dtype=np.float32)
+    owners, scales = _owners(order, weights)
+    every, ones = _everyone(max(pairs, tokens))
     w13_rows = w13.reshape((w13.shape[0] * 2 * inter, width))
     w2_rows = w2.reshape((w2.shape[0] * width, inter))
     wide = aligned_rows(tokens, width)
@@ -302,7 +316,7 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # typ
     strips = (inter + rows - 1) // rows
     routed = hit * strips
     tasks = routed + (shared_inter + rows - 1) // rows
-    taken = np.zeros(1, dtype=np.int64)
+    taken = no_task_taken()
     for _ in prange(_WORKERS):
         task = take_task(taken)
         if task < tasks:
@@ -335,7 +349,7 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # typ
             next_task = take_task(taken)
 
     strips = (width + rows - 1) // rows
-    down_taken = np.zeros(1, dtype=np.int64)
+    down_taken = no_task_taken()
     for _ in prange(_WORKERS):
         task = take_task(down_taken)
         if task < strips:
