@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numba
+import numpy as np
 import pytest
 import torch
 from ascend_fused_moe.ops.experts import cpu, fused_experts, reference
@@ -128,6 +129,26 @@ def test_all_tokens_to_one_expert(tokens: int, dtype: torch.dtype) -> None:
         given.w13[e] = float("nan")
         given.w2[e] = float("nan")
     assert fused_experts(*given).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_more_tokens_of_an_expert_than_stay_in_a_cache(dtype: torch.dtype) -> None:
+    given = case(60, 1, 2, 7000, 20, dtype)
+    assert_close(fused_experts(*given), brute_force(given, None))
+
+
+@pytest.mark.parametrize("at_most", [1, 4, 7, 100])
+def test_blocks_of_pairs(at_most: int) -> None:
+    ids = np.array([3, 0, 3, 3, 5, 3, 0, 3, 3, 3, 3], dtype=np.int64)
+    order, experts, starts = cpu._group(ids, 6, at_most)
+    assert order.tolist() == sorted(range(11), key=lambda i: ids[i])
+    sizes = np.diff(starts)
+    assert (starts[0], starts[-1]) == (0, 11)
+    assert sizes.min() >= 1
+    assert sizes.max() <= at_most
+    for expert, begin, end in zip(experts, starts[:-1], starts[1:], strict=True):
+        assert set(ids[order[begin:end]]) == {expert}
+    assert sizes[experts == 3].max() - sizes[experts == 3].min() <= 1
 
 
 @pytest.mark.parametrize("tokens", [1, 40])

@@ -33,7 +33,9 @@ _NATIVE_PAIRS_PER_EXPERT = 24
 _TOKENS_AT_ONCE = 1024
 # Up to so many tokens one thread copies them.
 _FEW_TOKENS = 32
-_ROWS_PER_TASK = 64
+# Bytes of tokens, and about those of weights, that stay in the second-level cache during a task.
+_CACHED = 5 << 17
+_ROWS, _LEAST_ROWS, _LEAST_PAIRS = 64, 16, 24
 # More than there are threads; those that find no task left cost next to nothing.
 _WORKERS = 128
 # What tells the kernel the dtype.
@@ -110,7 +112,7 @@ def _with_torch(
     else:
         added = _swiglu(x @ shared_w13.T, swiglu_limit) @ shared_w2.T
     flat = ids.long().flatten().contiguous()
-    order, experts, starts = _group(as_numpy(flat), w13.shape[0])
+    order, experts, starts = _group(as_numpy(flat), w13.shape[0], max(1, flat.shape[0]))
     tokens = torch.from_numpy(order // ids.shape[1])
     pairs = x.new_empty((flat.shape[0], x.shape[1]))
     bounds = starts.tolist()
@@ -158,23 +160,28 @@ def _combine(pairs, order, weights, added, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _group(ids, num_experts):  # type: ignore[no-untyped-def]
-    """Sort pairs by expert; return the order, the experts hit and where each one starts."""
+def _group(ids, num_experts, at_most):  # type: ignore[no-untyped-def]
+    """Sort pairs by expert, in blocks of at most so many of one expert and of about the same size.
+
+    Returns:
+        The order, the expert of each block, and where each block starts.
+    """
     counts = np.zeros(num_experts + 1, dtype=np.int64)
     for i in range(ids.shape[0]):
         counts[ids[i] + 1] += 1
     hit = 0
     for e in range(num_experts):
-        if counts[e + 1] > 0:
-            hit += 1
+        hit += (counts[e + 1] + at_most - 1) // at_most
         counts[e + 1] += counts[e]
     experts = np.empty(hit, dtype=np.int64)
     starts = np.empty(hit + 1, dtype=np.int64)
     j = 0
     for e in range(num_experts):
-        if counts[e + 1] > counts[e]:
+        pairs = counts[e + 1] - counts[e]
+        blocks = (pairs + at_most - 1) // at_most
+        for block in range(blocks):
             experts[j] = e
-            starts[j] = counts[e]
+            starts[j] = counts[e] + block * pairs // blocks
             j += 1
     starts[hit] = ids.shape[0]
     order = np.empty(ids.shape[0], dtype=np.int64)
@@ -192,6 +199,13 @@ def _activate(gate_up, count, width, limit, hidden, row, column):  # type: ignor
         target = hidden[row + i]
         for d in range(width):
             target[column + d] = swiglu_value(both[d], both[width + d], limit)
+
+
+@njit(cache=True)
+def _rows_of_task(size):  # type: ignore[no-untyped-def]
+    """How many rows of so many bytes a task takes, in whole cache lines of results."""
+    fit = _CACHED // max(1, size) // _LEAST_ROWS * _LEAST_ROWS
+    return min(_ROWS, max(_LEAST_ROWS, fit))
 
 
 # Not in the kernel itself, where filling an array is a parallel region of its own, before which the
@@ -296,7 +310,9 @@ def _experts_at(kind, given, shared, out, sizes, limit, at_once):  # type: ignor
 def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # type: ignore[no-untyped-def]
     tokens, width = x.shape
     inter, shared_inter = w2.shape[2], shared2.shape[1]
-    order, experts, starts = _group(ids.reshape(-1), w13.shape[0])
+    order, experts, starts = _group(
+        ids.reshape(-1), w13.shape[0], max(_LEAST_PAIRS, _CACHED // (4 * width))
+    )
     pairs, hit = order.shape[0], experts.shape[0]
     owners, scales = _owners(order, weights)
     every, ones = _everyone(max(pairs, tokens))
@@ -311,8 +327,8 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # typ
                 wide[t, k] = widen(x[t, k])
     hidden = aligned_rows(pairs, inter)
     shared_hidden = aligned_rows(tokens, shared_inter)
-    rows = _ROWS_PER_TASK
 
+    rows = _rows_of_task(2 * width * w13.itemsize)
     strips = (inter + rows - 1) // rows
     routed = hit * strips
     tasks = routed + (shared_inter + rows - 1) // rows
@@ -348,6 +364,7 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # typ
             task = next_task
             next_task = take_task(taken)
 
+    rows = _rows_of_task(inter * w2.itemsize)
     strips = (width + rows - 1) // rows
     down_taken = no_task_taken()
     for _ in prange(_WORKERS):
