@@ -170,7 +170,7 @@ def _network(
     at, local = place or (), part[1] - part[0]
     rows = (slice(*part),)
     for weight, first in (("gate_proj", 0), ("up_proj", local)):
-        target = (*at, slice(first, first + local))
+        target: tuple[int | slice, ...] = (*at, slice(first, first + local))
         yield (
             f"{name}.{weight}.weight",
             TensorRule((inter, hidden), f"{param}.w13", target, rows, kept=kept),

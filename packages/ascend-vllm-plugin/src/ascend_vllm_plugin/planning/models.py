@@ -81,6 +81,23 @@ def shard_of(spec: ModelSpec, size: int, vocabulary: tuple[int, int]) -> ModelSh
     return replace(shard, experts=(0, max(spec.n_routed_experts, 2)))
 
 
+def with_whole_experts(
+    shard: ModelShard, intermediate: int, shared: int, vocabulary: tuple[int, int]
+) -> ModelShard:
+    """A share with whole routed experts.
+
+    Args:
+        shard: of heads and dense networks.
+        intermediate: channels of an expert.
+        shared: channels of the shared experts that this rank holds.
+        vocabulary: its rows of embedding and head.
+    """
+    routed, own = (0, intermediate), (0, shared)
+    if isinstance(shard, V4Shard):
+        return replace(shard, intermediate=routed, shared_intermediate=own, vocabulary=vocabulary)
+    return replace(shard, intermediate=routed, shared=own, vocabulary=vocabulary)
+
+
 def caches_of_layer(
     spec: ModelSpec,
     layer: int,

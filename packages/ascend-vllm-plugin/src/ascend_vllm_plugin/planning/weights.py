@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.weights import TensorRule
 from ascend_ops_core.errors import InvalidInputError
 
@@ -23,6 +22,7 @@ from ascend_vllm_plugin.planning.models import (
     mtp_table,
     rotary_tables,
     shard_of,
+    with_whole_experts,
 )
 
 VOCABULARY_PADDING = 64
@@ -191,8 +191,8 @@ def tensor_class(name: str, rule: TensorRule) -> TensorClass:
         return TensorClass.CONTROL
     if ".ffn.experts." in name or ".mlp.experts." in name:
         return TensorClass.EXPERT
-    kept = ("embed.", "head.", "compressor.", "weights_proj.", "ffn.gate.", "tok_emb.")
-    kept += ("embed_tokens.",)
+    ends = ("embed.", "embed_tokens.", "tok_emb.", "head.")
+    kept = (*ends, "compressor.", "weights_proj.", "ffn.gate.")
     return TensorClass.PLAIN if any(part in name for part in kept) else TensorClass.LINEAR
 
 
@@ -244,9 +244,7 @@ def _shard(spec: ModelSpec, layout: Layout) -> tuple[ModelShard, int]:
             f"it must divide the shared experts' {shared} channels",
             "Lower it.",
         )
-    part = {"intermediate": (0, inter), "vocabulary": vocabulary}
-    name = "shared_intermediate" if isinstance(spec, DeepseekV4Spec) else "shared"
-    shard = replace(whole, **part, **{name: (0, shared // layout.tensor)})
+    shard = with_whole_experts(whole, inter, shared // layout.tensor, vocabulary)
     return shard, _ceil(spec.n_routed_experts, layout.expert)
 
 
