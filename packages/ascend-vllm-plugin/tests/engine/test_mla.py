@@ -89,7 +89,11 @@ def test_preempted_requests_resume(engines: EnginePool, checkpoints: Checkpoints
 
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_drafts(engines: EnginePool, checkpoints: Checkpoints, width: int) -> None:
-    """The target's tokens, and as many right drafts as transformers' MTP layer says."""
+    """The target's tokens, and as many right drafts as transformers' MTP layer says.
+
+    Where a chunk of a prompt ends, vLLM 0.27.1 gives the draft the prompt's last token instead of
+    the next one, so acceptance is compared for whole prompts alone.
+    """
     engine = engines.get(
         SPEC,
         enable_prefix_caching=True,
@@ -100,8 +104,7 @@ def test_drafts(engines: EnginePool, checkpoints: Checkpoints, width: int) -> No
         Request(random_prompt(n, VOCAB, seed=n), count, join_at) for n, count, join_at in shapes
     ]
     before = counters(engine)
-    with engine.scheduling_at_most(100):
-        results = engine.run(requests)
+    results = engine.run(requests)
     reported = [now - then for now, then in zip(counters(engine), before, strict=True)]
     oracle = checkpoints.oracle(SPEC)
     assert_all_match(oracle, requests, results)
@@ -116,7 +119,8 @@ def test_drafts(engines: EnginePool, checkpoints: Checkpoints, width: int) -> No
         Request(requests[2].prompt, 12),
         Request(random_prompt(longest - 9, VOCAB, seed=4), 9),
     ]
-    results = engine.run(again)
+    with engine.scheduling_at_most(100):
+        results = engine.run(again)
     assert results[0].cached > 0
     assert_all_match(oracle, again, results)
 

@@ -97,27 +97,20 @@ def shard_of(
 
 
 def with_whole_experts(
-    shard: ModelShard,
-    intermediate: tuple[int, int],
-    shared: tuple[int, int],
-    vocabulary: tuple[int, int],
+    shard: ModelShard, intermediate: int, shared: int, vocabulary: tuple[int, int]
 ) -> ModelShard:
-    """A rank's part where routed experts are shared out whole.
+    """A share with whole routed experts.
 
     Args:
-        shard: its part of everything else.
-        intermediate: channels of a routed expert.
-        shared: channels of the shared experts.
-        vocabulary: rows of embedding and head.
+        shard: of heads and dense networks.
+        intermediate: channels of an expert.
+        shared: channels of the shared experts that this rank holds.
+        vocabulary: its rows of embedding and head.
     """
+    routed, own = (0, intermediate), (0, shared)
     if isinstance(shard, V4Shard):
-        return replace(
-            shard,
-            intermediate=intermediate,
-            shared_intermediate=shared,
-            vocabulary=vocabulary,
-        )
-    return replace(shard, intermediate=intermediate, shared=shared, vocabulary=vocabulary)
+        return replace(shard, intermediate=routed, shared_intermediate=own, vocabulary=vocabulary)
+    return replace(shard, intermediate=routed, shared=own, vocabulary=vocabulary)
 
 
 def caches_of_layer(

@@ -304,9 +304,8 @@ def _shard(
             f"it must divide the shared experts' {shared} channels",
             "Lower it.",
         )
-    held = _ceil(spec.n_routed_experts, layout.expert)
-    part = (0, shared // layout.tensor)
-    return with_whole_experts(whole, (0, inter), part, vocabulary), held
+    shard = with_whole_experts(whole, inter, shared // layout.tensor, vocabulary)
+    return shard, _ceil(spec.n_routed_experts, layout.expert)
 
 
 def _vocabulary_rows(spec: ModelSpec, layout: Layout) -> int:

@@ -10,6 +10,8 @@ from ascend_ops_core.support import Support, first_refusal
 _WIDEST = 512
 _WIDEST_ROPE = 128
 _ROWS = 16
+# The compiler for A5 crashes on tiles of 16 rows of 16-bit values.
+_ROWS_OF_HALVES = {"A5": 32}
 
 
 def supports_mla_attention_triton(
@@ -23,7 +25,11 @@ def supports_mla_attention_triton(
     position: torch.Tensor,
     scale: float,
 ) -> Support:
-    """One dtype throughout; latents of at most 512 values; blocks of a multiple of 16 rows."""
+    """One dtype throughout; latents of at most 512 values; blocks of a multiple of 16 rows.
+
+    On A5 a multiple of 32 rows of 16-bit values.
+    """
+    rows = _ROWS_OF_HALVES.get(facts.family, _ROWS) if latents.element_size() == 2 else _ROWS
     return first_refusal(
         (
             q_latent.dtype in FLOATS and latents.dtype == q_latent.dtype,
@@ -40,8 +46,8 @@ def supports_mla_attention_triton(
             f"{q_rope.shape[2]} rotated values, the kernel takes {_WIDEST_ROPE}",
         ),
         (
-            latents.shape[1] % _ROWS == 0,
-            f"blocks of {latents.shape[1]} rows, the kernel reads tiles of {_ROWS}",
+            latents.shape[1] % rows == 0,
+            f"blocks of {latents.shape[1]} rows, the kernel reads tiles of {rows}",
         ),
         (
             all(x.stride(2) == 1 for x in (latents, ropes)),

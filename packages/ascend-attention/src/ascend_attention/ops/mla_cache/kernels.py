@@ -7,7 +7,11 @@ import triton
 import triton.language as tl
 from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
+from ascend_ops_core.ops.rotary.kernels.tile import apart, together
 from ascend_ops_core.tiling import next_power_of_two
+
+# The compiler for A5 crashes on a tile with a single pair.
+_FEWEST_PAIRS = 2
 
 
 @triton.jit
@@ -35,7 +39,7 @@ def _kv_rmsnorm_rope_cache_kernel(
 ):
     d = tl.arange(0, PADDED)
     p = tl.arange(0, HALF)
-    both = tl.arange(0, 2 * HALF)
+    both = tl.arange(0, 2 * HALF)[None, None, :]
     weight = tl.load(weight_ptr + d, mask=d < RANK, other=0.0)
     latent_type = latents_ptr.dtype.element_ty
     rope_type = ropes_ptr.dtype.element_ty
@@ -52,11 +56,13 @@ def _kv_rmsnorm_rope_cache_kernel(
             sin = tl.load(sin_ptr + as_int64(unit) * PAIRS + p, mask=p < PAIRS, other=0.0)
             to = ropes_ptr + as_int64(block) * ropes_block + as_int64(offset) * ropes_row
             if INTERLEAVED:
-                pairs = tl.load(row + RANK + both, mask=both < 2 * PAIRS, other=0.0)
-                first, second = tl.split(tl.reshape(pairs.to(tl.float32), (HALF, 2)))
-                turned = tl.join(first * cos - second * sin, second * cos + first * sin)
-                turned = tl.reshape(turned, (2 * HALF,))
-                tl.store(to + both, turned.to(rope_type), mask=both < 2 * PAIRS)
+                inside = both < 2 * PAIRS
+                pairs = tl.load(row + RANK + both, mask=inside, other=0.0)
+                first, second = apart(pairs, 1, 1, HALF)
+                first, second = first.to(tl.float32), second.to(tl.float32)
+                c, s = cos[None, None, :], sin[None, None, :]
+                turned = together(first * c - second * s, second * c + first * s, 1, 1, HALF)
+                tl.store(to + both, turned.to(rope_type), mask=inside)
             else:
                 first = tl.load(row + RANK + p, mask=p < PAIRS, other=0.0).to(tl.float32)
                 second = tl.load(row + RANK + PAIRS + p, mask=p < PAIRS, other=0.0)
@@ -104,6 +110,6 @@ def kv_rmsnorm_rope_cache(
         "PAIRS": pairs,
         "INTERLEAVED": interleaved,
         "PADDED": next_power_of_two(rank),
-        "HALF": next_power_of_two(pairs),
+        "HALF": max(next_power_of_two(pairs), _FEWEST_PAIRS),
     }
     launch(_kv_rmsnorm_rope_cache_kernel, kv.shape[0], arguments, constants)

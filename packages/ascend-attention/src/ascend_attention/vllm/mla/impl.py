@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from ascend_attention.layers.mla import AscendMultiHeadLatentAttention, MLAQuery
@@ -32,7 +34,7 @@ class AscendMLAImpl:
             sin: the same.
         """
         rows, shape = query.kv.shape[0], self.weights.shape
-        meta: AscendMLAMetadata | None = self.cache.metadata()
+        meta = cast(AscendMLAMetadata | None, self.cache.metadata())
         if meta is None:
             return query.kv.new_zeros((rows, shape.num_heads, shape.value_dim))
         tokens = meta.layout.num_tokens
