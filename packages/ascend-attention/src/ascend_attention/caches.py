@@ -8,13 +8,14 @@ token, but only for the window that an open entry may still need.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
 from ascend_ops_core.errors import InvalidInputError
 
 from ascend_attention.ops.packed_rows import check_row, groups_of, packed_bytes
+from ascend_attention.ops.quantized_mla import row_bytes
 
 PAGE_ALIGNMENT = 32
 """Pages are padded to a multiple of these bytes: the unit of an NPU's unified buffer."""
@@ -319,6 +320,80 @@ def mla_caches(
     width = kv_lora_rank + rotary_dim
     kind = CacheKind(CacheRole.LATENT, 1, 0, tokens, width, dtype, None)
     return {CacheRole.LATENT: kind}
+
+
+def sparse_mla_caches(
+    *,
+    kv_lora_rank: int,
+    rotary_dim: int,
+    index_head_dim: int | None,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    block_tokens: int | None = None,
+    keep_dtype: bool = False,
+    int8_latents: bool = False,
+) -> dict[CacheRole, CacheKind]:
+    """Caches of a layer of sparse latent attention (DeepSeek-V3.2, GLM-5).
+
+    Those of :func:`mla_caches` and, in a layer with an indexer, one key for every token: in eight
+    bits with a scale where the family fixes it so.
+
+    Args:
+        kv_lora_rank: width of a latent.
+        rotary_dim: width of the key that all heads share, which follows it.
+        index_head_dim: width of an indexer key; None for a layer without an indexer.
+        dtype: the model's dtype.
+        device: a key of :data:`DEVICE_CACHES`.
+        block_tokens: tokens per block, or None for the device's default.
+        keep_dtype: keys keep the model's dtype, whatever the device family fixes.
+        int8_latents: rows are records of bytes (:mod:`ascend_attention.ops.quantized_mla`).
+
+    Raises:
+        InvalidInputError: an unknown device or block size, or latents that records do not hold.
+    """
+    caches = mla_caches(
+        kv_lora_rank=kv_lora_rank,
+        rotary_dim=rotary_dim,
+        dtype=dtype,
+        device=device,
+        block_tokens=block_tokens,
+    )
+    if int8_latents:
+        latent = caches[CacheRole.LATENT]
+        width = row_bytes(kv_lora_rank, rotary_dim)
+        caches[CacheRole.LATENT] = replace(latent, width=width, dtype=torch.int8)
+    if index_head_dim is not None:
+        key_dtype, scales = _index_rows(_family(device), dtype, keep_dtype)
+        caches[CacheRole.INDEX_KEY] = CacheKind(
+            CacheRole.INDEX_KEY,
+            1,
+            0,
+            caches[CacheRole.LATENT].block_tokens,
+            index_head_dim,
+            key_dtype,
+            None,
+            scales,
+        )
+    return caches
+
+
+def index_views(page: torch.Tensor, kind: CacheKind) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Keys ``[B, P, D]`` and scales ``[B, P]`` in the memory of a cache of indexer keys.
+
+    torch_npu takes both as tensors without gaps. So where the cache's memory is its own, all keys
+    lie in front of all scales; in a slab that caches share a block's scales follow its keys.
+
+    Args:
+        page: ``[B, P, D]``, or ``[B, P, row_bytes]`` uint8 where keys have scales.
+        kind: the cache.
+    """
+    if kind.scales is None or not page.is_contiguous():
+        return kind.views(page)
+    blocks, rows, _ = page.shape
+    flat = page.view(-1)
+    end = blocks * rows * kind.width * kind.dtype.itemsize
+    keys = flat[:end].view(kind.dtype).view(blocks, rows, kind.width)
+    return keys, flat[end:].view(kind.scales.dtype).view(blocks, rows)
 
 
 def latent_blocks(device: str) -> tuple[int, ...]:

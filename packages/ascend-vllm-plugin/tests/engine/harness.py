@@ -18,7 +18,14 @@ from ascend_models_deepseek.testing import (
     write_checkpoint,
 )
 from ascend_models_deepseek.testing.oracle_v3 import V3Oracle
+from ascend_models_deepseek.testing.oracle_v32 import V32Oracle
 from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, TinyV3Spec, write_v3_checkpoint
+from ascend_models_deepseek.testing.tiny_v32 import (
+    V32_SPECS,
+    TinyGlmSpec,
+    TinyV32Spec,
+    write_v32_checkpoint,
+)
 
 DEFAULTS: dict[str, Any] = {
     "dtype": "float32",
@@ -37,10 +44,12 @@ DEFAULTS: dict[str, Any] = {
 FAMILIES: dict[type, tuple[Any, type[Oracle]]] = {
     TinyV4Spec: (write_checkpoint, Oracle),
     TinyV3Spec: (write_v3_checkpoint, V3Oracle),
+    TinyV32Spec: (write_v32_checkpoint, V32Oracle),
+    TinyGlmSpec: (write_v32_checkpoint, V32Oracle),
 }
 """What writes a checkpoint and what runs it in transformers, by the kind of its spec."""
 
-ALL_SPECS: dict[str, Any] = {**SPECS, **V3_SPECS}
+ALL_SPECS: dict[str, Any] = {**SPECS, **V3_SPECS, **V32_SPECS}
 
 
 @dataclass(frozen=True)

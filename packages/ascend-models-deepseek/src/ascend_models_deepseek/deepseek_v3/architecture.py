@@ -37,14 +37,14 @@ class Architecture:
         rules: tensors of that attention, given config, shard, layer, and the prefixes of names in
             the checkpoint and of parameters.
         caches: the caches of one layer, given config, layer, dtype, device family and tokens per
-            block (None for the default).
+            block (None for the default), and whether they keep the model's dtype.
     """
 
     model_type: str
     spec: type[DeepseekV3Spec]
     attention: Callable[[Build, int, str], nn.Module]
     rules: AttentionRules
-    caches: Callable[[Any, int, torch.dtype, str, int | None], list[CacheKind]]
+    caches: Callable[[Any, int, torch.dtype, str, int | None, bool], list[CacheKind]]
 
 
 def _dense_attention(build: Build, layer: int, prefix: str) -> nn.Module:
@@ -55,9 +55,14 @@ def _dense_attention(build: Build, layer: int, prefix: str) -> nn.Module:
 
 
 def latent_caches(
-    spec: DeepseekV3Spec, layer: int, dtype: torch.dtype, device: str, block_tokens: int | None
+    spec: DeepseekV3Spec,
+    layer: int,
+    dtype: torch.dtype,
+    device: str,
+    block_tokens: int | None,
+    keep_dtype: bool = False,
 ) -> list[CacheKind]:
-    """The one cache of a layer of DeepSeek-V3."""
+    """The one cache of a layer of DeepSeek-V3, which has the model's dtype on every family."""
     from ascend_attention.caches import mla_caches
 
     return list(
@@ -74,6 +79,3 @@ def latent_caches(
 DEEPSEEK_V3 = Architecture(
     "deepseek_v3", DeepseekV3Spec, _dense_attention, attention_rules, latent_caches
 )
-
-ARCHITECTURES: dict[str, Architecture] = {DEEPSEEK_V3.model_type: DEEPSEEK_V3}
-"""By ``model_type``."""

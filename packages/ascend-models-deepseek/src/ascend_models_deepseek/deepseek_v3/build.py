@@ -17,8 +17,9 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 
 from ascend_models_deepseek.deepseek_v3.architecture import Architecture
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
+from ascend_models_deepseek.deepseek_v3.latents import int8_latents
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.build import cache_family
+from ascend_models_deepseek.deepseek_v4.build import cache_family, keeps_dtype
 from ascend_models_deepseek.deepseek_v4.embedding import vocabulary_range
 
 
@@ -36,6 +37,8 @@ class Build:
         block_tokens: tokens per block of the caches.
         groups: ranks of the experts; outputs of blocks are summed over its ``tp``.
         max_tokens: tokens of the largest step.
+        keep_dtype: caches keep the model's dtype, whatever the device family fixes.
+        int8_latents: latents are cached in eight bits.
     """
 
     architecture: Architecture
@@ -47,6 +50,8 @@ class Build:
     block_tokens: int
     groups: ParallelGroups
     max_tokens: int
+    keep_dtype: bool = False
+    int8_latents: bool = False
 
     @classmethod
     def of(
@@ -80,4 +85,6 @@ class Build:
             vllm_config.cache_config.block_size,
             groups,
             vllm_config.scheduler_config.max_num_batched_tokens,
+            keeps_dtype(vllm_config),
+            int8_latents(vllm_config),
         )

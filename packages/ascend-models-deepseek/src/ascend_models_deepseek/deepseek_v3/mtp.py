@@ -14,7 +14,8 @@ from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.sequence import IntermediateTensors
 
-from ascend_models_deepseek.deepseek_v3.architecture import ARCHITECTURES, Architecture
+from ascend_models_deepseek.architectures import ARCHITECTURES
+from ascend_models_deepseek.deepseek_v3.architecture import Architecture
 from ascend_models_deepseek.deepseek_v3.build import Build
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.decoder_layer import DeepseekV3DecoderLayer, Stream

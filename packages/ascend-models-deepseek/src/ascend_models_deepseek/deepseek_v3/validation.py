@@ -5,8 +5,9 @@ from __future__ import annotations
 from ascend_ops_core.errors import InvalidInputError
 from vllm.config import VllmConfig
 
-from ascend_models_deepseek.deepseek_v3.architecture import ARCHITECTURES
+from ascend_models_deepseek.architectures import ARCHITECTURES
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
+from ascend_models_deepseek.deepseek_v3.latents import check_latents
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
 from ascend_models_deepseek.deepseek_v3.weights import main_table, mtp_table
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
@@ -47,6 +48,7 @@ def check_request(vllm_config: VllmConfig) -> None:
             "Leave enable_eplb unset; enable_expert_parallel alone works.",
         )
     check_engine_config(spec, vllm_config)
+    check_latents(vllm_config, sparse=hasattr(spec, "index_topk"))
     shard = Shard.of(
         spec,
         parallel.tensor_parallel_size,

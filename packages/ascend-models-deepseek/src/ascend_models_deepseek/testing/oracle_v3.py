@@ -29,10 +29,8 @@ class V3Oracle(Oracle):
     """
 
     def __init__(self, directory: str | Path, dtype: torch.dtype = torch.float32) -> None:
-        from transformers import AutoModelForCausalLM
-
         self.directory = Path(directory)
-        self.model, loading = AutoModelForCausalLM.from_pretrained(
+        self.model, loading = self.model_class().from_pretrained(
             self.directory, dtype=dtype, attn_implementation="eager", output_loading_info=True
         )
         draft = f"model.layers.{self.model.config.num_hidden_layers}."
@@ -45,6 +43,12 @@ class V3Oracle(Oracle):
                 f"missing {missing}, unexpected {unread}, misshaped {mismatched}"
             )
         self.model.eval()
+
+    def model_class(self) -> Any:
+        """Return transformers' class for the folder's model."""
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM
 
     @contextmanager
     def watched(self) -> Iterator[NarrowestGap]:
@@ -106,7 +110,7 @@ class V3MtpOracle(MtpOracle):
 
         self.target = target
         base = target.model.model
-        config = target.model.config.get_mtp_config()
+        config = self.draft_config(target.model.config)
         config._attn_implementation = "eager"
         prefix = f"model.layers.{target.model.config.num_hidden_layers}."
         own = {
@@ -121,6 +125,10 @@ class V3MtpOracle(MtpOracle):
         self.layer = MtpLayer(config, type(base.layers[-1]), type(base.norm), 0).float().eval()
         self.layer.load_state_dict(_state(own))
         self.rotary = base.rotary_emb
+
+    def draft_config(self, config: Any) -> Any:
+        """Return the config that transformers' classes make the draft's block from."""
+        return config.get_mtp_config()
 
     @oracle_run()
     def target_streams(self, ids: Sequence[int]) -> torch.Tensor:

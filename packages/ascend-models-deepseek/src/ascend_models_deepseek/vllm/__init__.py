@@ -26,22 +26,26 @@ def register() -> None:
     from ascend_ops_core.vllm.checkpoint_quantization import serve_quantized
 
     from ascend_models_deepseek.deepseek_v4.hf_config import AscendDeepseekV4Config
+    from ascend_models_deepseek.deepseek_v32.hf_config import AscendDeepseekV32Config
 
     serve_quantized("deepseek_v4")
     _CONFIG_REGISTRY["deepseek_v4"] = AscendDeepseekV4Config
+    _CONFIG_REGISTRY["deepseek_v32"] = AscendDeepseekV32Config
     module = "ascend_models_deepseek.registry"
     for name, served in (
         ("DeepseekV4ForCausalLM", "AscendDeepseekV4ForCausalLM"),
         ("DeepSeekV4MTPModel", "DeepSeekV4MTP"),
         ("DeepseekV3ForCausalLM", "AscendDeepseekV3ForCausalLM"),
         ("DeepSeekMTPModel", "AscendDeepSeekMTP"),
+        ("DeepseekV32ForCausalLM", "DeepseekV32ForCausalLM"),
+        ("GlmMoeDsaForCausalLM", "AscendGlmMoeDsaForCausalLM"),
     ):
         ModelRegistry.register_model(name, f"{module}:{served}")
 
 
 def has_latent_caches(model_config: ModelConfig | None) -> bool:
     """Whether this package serves a model whose caches keep a latent for every token."""
-    from ascend_models_deepseek.deepseek_v3.architecture import ARCHITECTURES
+    from ascend_models_deepseek.architectures import ARCHITECTURES
 
     return model_config is not None and model_config.hf_config.model_type in ARCHITECTURES
 

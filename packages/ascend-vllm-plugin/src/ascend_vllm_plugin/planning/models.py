@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from ascend_attention.caches import CacheKind, latent_blocks, layer_caches
 from ascend_attention.layers.output_projection import ProjectionPart
+from ascend_models_deepseek.architectures import ARCHITECTURES
 from ascend_models_deepseek.deepseek_v3 import weights as v3_weights
-from ascend_models_deepseek.deepseek_v3.architecture import ARCHITECTURES, Architecture
+from ascend_models_deepseek.deepseek_v3.architecture import Architecture
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.quantization import LAYER_RULES as V3_RULES
 from ascend_models_deepseek.deepseek_v3.sharding import Shard as V3Shard
@@ -128,7 +129,7 @@ def caches_of_layer(
         InvalidInputError: an unknown device family or block size.
     """
     if not isinstance(spec, DeepseekV4Spec):
-        return _architecture(spec).caches(spec, layer, dtype, device, block_tokens)
+        return _architecture(spec).caches(spec, layer, dtype, device, block_tokens, keep_dtype)
     kinds = layer_caches(
         spec.compress_ratio(layer),
         head_dim=spec.head_dim,

@@ -1,0 +1,48 @@
+"""Definition of the selection, for any device; it asks the host for nothing."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_attention.ops.indexer.reference import indexer_scores
+from ascend_attention.ops.token_indexer.batch import best_tokens, owners
+
+# Scores and their order of one tile of queries, in elements: bounds the memory of long contexts.
+_TILE_ELEMENTS = 1 << 24
+
+
+def select_tokens(
+    query: torch.Tensor,
+    head_weights: torch.Tensor,
+    key_cache: torch.Tensor,
+    query_scale: torch.Tensor | None,
+    key_scale: torch.Tensor | None,
+    block_table: torch.Tensor,
+    query_ends: torch.Tensor,
+    seq_lens: torch.Tensor,
+    top_k: int,
+    most_tokens: int,
+) -> torch.Tensor:
+    """See :func:`ascend_attention.ops.token_indexer.select_tokens`."""
+    tokens = query.shape[0]
+    request, seen = owners(query_ends, seq_lens, tokens)
+    if query_scale is not None:
+        head_weights = head_weights * query_scale
+    if most_tokens <= top_k:
+        return best_tokens(query.new_empty((tokens, 0), dtype=torch.float32), seen, top_k)
+    out = torch.empty((tokens, top_k), dtype=torch.int32, device=query.device)
+    tile = max(1, _TILE_ELEMENTS // most_tokens)
+    for start in range(0, tokens, tile):
+        part = slice(start, start + tile)
+        scores = indexer_scores(
+            query[part],
+            head_weights[part],
+            key_cache,
+            key_scale,
+            block_table,
+            request[part],
+            seen[part],
+            most_tokens,
+        )
+        out[part] = best_tokens(scores, seen[part], top_k)
+    return out

@@ -1,0 +1,42 @@
+"""The caches of a layer of sparse latent attention as vLLM sees them."""
+
+from __future__ import annotations
+
+import torch
+from vllm.v1.attention.backend import AttentionBackend
+
+from ascend_attention.caches import index_views
+from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
+from ascend_attention.vllm.mla.cache_layers import AscendMLACache
+from ascend_attention.vllm.sfa.backend import AscendSFABackend
+
+
+class AscendSFALatentCache(AscendMLACache):
+    """Latents and rotated keys of every token, apart or in records of bytes."""
+
+    @property
+    def quantised(self) -> bool:
+        """Whether ``rows`` are records with latents in eight bits."""
+        return self.kind.dtype == torch.int8
+
+    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
+        """Take the cache that the engine allocated."""
+        if self.quantised:
+            self.kv_cache = self.rows = kv_cache
+        else:
+            super().bind_kv_cache(kv_cache)
+
+    def get_attn_backend(self) -> type[AttentionBackend]:
+        return AscendSFABackend
+
+
+class AscendSFAIndexCache(PagedCacheLayer):
+    """The indexer's key of every token, in eight bits with a scale where the family has it so."""
+
+    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
+        """Take the cache that the engine allocated."""
+        self.kv_cache = kv_cache
+        self.rows, self.scales = index_views(kv_cache, self.kind)
+
+    def get_attn_backend(self) -> type[AttentionBackend]:
+        return AscendSFABackend

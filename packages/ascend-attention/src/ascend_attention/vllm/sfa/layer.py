@@ -1,0 +1,94 @@
+"""SFAAttention: the projections, the indexer, the caches and the attention of one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from ascend_attention.caches import CacheRole, sparse_mla_caches
+from ascend_attention.layers.mla import AscendMultiHeadLatentAttention, MLAShape
+from ascend_attention.layers.token_indexer import IndexerShape, TokenIndexer
+from ascend_attention.vllm.sfa.cache_layers import AscendSFAIndexCache, AscendSFALatentCache
+from ascend_attention.vllm.sfa.impl import AscendSFAImpl
+from ascend_attention.vllm.sfa.indexer import IndexerWrapper
+from ascend_attention.vllm.sfa.shared import SharedSelection
+
+
+class SFAAttention(nn.Module):
+    """Latent attention of one layer over the tokens that an indexer selects.
+
+    Args:
+        shape: sizes.
+        indexer: sizes of the layer's indexer; None for a layer that takes over the selection of
+            one in front of it (see :func:`share_selections`).
+        dtype: the model's dtype.
+        prefix: name of the layer, with its number.
+        device: device family of the cache table.
+        block_tokens: tokens per block, or None for the family's default.
+        keep_dtype: caches keep the model's dtype, whatever the family fixes.
+        int8_latents: latents are cached in eight bits.
+    """
+
+    def __init__(
+        self,
+        shape: MLAShape,
+        indexer: IndexerShape | None,
+        dtype: torch.dtype,
+        prefix: str,
+        *,
+        device: str = "cpu",
+        block_tokens: int | None = None,
+        keep_dtype: bool = False,
+        int8_latents: bool = False,
+    ) -> None:
+        super().__init__()
+        self.weights = AscendMultiHeadLatentAttention(shape, dtype)
+        kinds = sparse_mla_caches(
+            kv_lora_rank=shape.kv_lora_rank,
+            rotary_dim=shape.rope_dim,
+            index_head_dim=None if indexer is None else indexer.head_dim,
+            dtype=dtype,
+            device=device,
+            block_tokens=block_tokens,
+            keep_dtype=keep_dtype,
+            int8_latents=int8_latents,
+        )
+        role = CacheRole.LATENT
+        self.cache = AscendSFALatentCache(kinds[role], shape.kv_lora_rank, f"{prefix}.{role}")
+        self.indexer: TokenIndexer | None = None
+        self.index_cache: AscendSFAIndexCache | None = None
+        wrapper = None
+        if indexer is not None:
+            role = CacheRole.INDEX_KEY
+            self.indexer = TokenIndexer(indexer, dtype)
+            self.index_cache = AscendSFAIndexCache(kinds[role], f"{prefix}.{role}")
+            wrapper = IndexerWrapper(self.indexer, self.index_cache)
+        self.impl = AscendSFAImpl(self.weights, self.cache, wrapper)
+
+    def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """``[T, H]``, this rank's part of the sum over heads.
+
+        Args:
+            hidden: ``[T, H]`` normed input of the layer.
+            cos: ``[T, R / 2]`` float32.
+            sin: the same.
+        """
+        query = self.weights.project(hidden, cos, sin)
+        return self.weights.output(self.impl.forward(hidden, query, cos, sin))
+
+
+def share_selections(layers: Iterable[SFAAttention]) -> None:
+    """Let each layer without an indexer take over the selection of the last one with an indexer.
+
+    Args:
+        layers: of one model, in order; the first has an indexer.
+    """
+    selection = SharedSelection()
+    for layer in layers:
+        if layer.impl.indexer is None:
+            selection.takers += 1
+        else:
+            selection = SharedSelection()
+        layer.impl.selection = selection
