@@ -115,7 +115,7 @@ def index_shape(layer: tuple[Any, ...]) -> tuple[int, int]:
     Args:
         layer: :class:`LayerArrays`, plain.
     """
-    projection, heads, _ = layer[LayerArrays._fields.index("index")]
+    projection, heads, _ = layer[LayerArrays._fields.index("indexer")]
     count = heads.shape[0]
     return count, projection.shape[0] // count if count else 1
 
@@ -128,7 +128,7 @@ def index_scratch(layer: tuple[Any, ...], tokens: int) -> tuple[Array, Array]:
         tokens: ``T``.
     """
     heads, width = index_shape(layer)
-    projection = layer[LayerArrays._fields.index("index")][0]
+    projection = layer[LayerArrays._fields.index("indexer")][0]
     return (
         np.empty((tokens, heads, width), dtype=projection.dtype),
         np.empty((tokens, heads), dtype=np.float32),
