@@ -154,7 +154,7 @@ def weights_by_part(
         return tensor_bytes(tensor_class(name, rule), shape, dtype, weight_format)
 
     def main(few: ModelSpec) -> Mapping[str, TensorRule]:
-        return {n: r for n, r in main_table(few, shard).rules.items() if not r.optional}
+        return _held(few, shard)
 
     def drafted(few: ModelSpec) -> Mapping[str, TensorRule]:
         rules = mtp_table(few, shard).rules
@@ -182,8 +182,14 @@ def parameters(spec: ModelSpec) -> int:
     def measure(name: str, rule: TensorRule) -> int:
         return torch.Size(rule.shape).numel() if rule.below is None else 0
 
-    totals = _total(lambda few: main_table(few, shard).rules, spec, held, part_of, measure)
+    totals = _total(lambda few: _held(few, shard), spec, held, part_of, measure)
     return totals.total()
+
+
+def _held(spec: ModelSpec, shard: ModelShard) -> Mapping[str, TensorRule]:
+    """The main model's tensors without those that a checkpoint may have and no card holds."""
+    rules = main_table(spec, shard).rules
+    return {name: rule for name, rule in rules.items() if not rule.optional}
 
 
 def _total(

@@ -10,7 +10,7 @@ from ascend_ops_core.launch import launch
 from ascend_ops_core.ops.rotary.kernels.tile import apart, together
 from ascend_ops_core.tiling import next_power_of_two
 
-# The compiler for A5 crashes on a tile with a single pair.
+# Compilers take tiles of two pairs better than of one.
 _FEWEST_PAIRS = 2
 
 

@@ -28,8 +28,15 @@ def supports_kv_rmsnorm_rope_cache_triton(
     offset: torch.Tensor,
     interleaved: bool,
 ) -> Support:
-    """float32, bfloat16 and float16; latents of up to 4096 values; no gaps inside a row."""
+    """float32, bfloat16 and float16; latents of up to 4096 values; no gaps inside a row.
+
+    On A5 at least two pairs, of a single one its compiler makes invalid code.
+    """
     return first_refusal(
+        (
+            facts.family != "A5" or cos.shape[1] > 1,
+            "a single rotated pair, of which the compiler for A5 makes invalid code",
+        ),
         (
             kv.dtype in FLOATS and latents.dtype in FLOATS,
             f"rows of {kv.dtype} into caches of {latents.dtype}, the kernel converts between "
