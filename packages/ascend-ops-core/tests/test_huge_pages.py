@@ -13,13 +13,15 @@ MEGABYTES = 1 << 18
 
 
 def huge_kilobytes(tensor: torch.Tensor) -> int:
-    """Kilobytes of huge pages in the mapping that a tensor lies in."""
+    """Kilobytes of huge pages in the mapping that the middle of a tensor lies in."""
+    # Its ends may lie in pages that others share, which are mappings of their own.
+    middle = tensor.data_ptr() + tensor.nbytes // 2
     inside = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         first = line.split()[0]
         if "-" in first and not first.endswith(":"):
             start, end = (int(part, 16) for part in first.split("-"))
-            inside = start <= tensor.data_ptr() < end
+            inside = start <= middle < end
         elif inside and first == "AnonHugePages:":
             return int(line.split()[1])
     raise AssertionError("no mapping holds the tensor")

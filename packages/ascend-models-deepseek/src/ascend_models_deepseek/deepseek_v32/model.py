@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
-from ascend_attention.vllm.sfa import share_selections
+from ascend_attention.vllm.sfa import SFAAttention, share_selections
 from vllm.config import VllmConfig
 
 from ascend_models_deepseek.deepseek_v3.architecture import Architecture
@@ -31,4 +31,4 @@ class DeepseekV32ForCausalLM(AscendDeepseekV3ForCausalLM):
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
-        share_selections(layer.self_attn for layer in self.model.layers)
+        share_selections(cast(SFAAttention, layer.self_attn) for layer in self.model.layers)

@@ -76,10 +76,10 @@ def watching(gap: NarrowestGap, forward: Any) -> Any:
             try:
                 gap.see(visible, k)
             finally:
-                torch.Tensor.topk = seen  # type: ignore[method-assign]
+                torch.Tensor.topk = seen  # type: ignore[assignment, method-assign]
             return topk(scores, k, *rest, **named)
 
-        torch.Tensor.topk = seen  # type: ignore[method-assign]
+        torch.Tensor.topk = seen  # type: ignore[assignment, method-assign]
         try:
             return forward(*args, **kwargs)
         finally:

@@ -91,9 +91,10 @@ def supports_select_tokens(
     documentation does not state.
     """
     page = key_cache.shape[1]
-    if key_scale is None:
-        name, dtypes, scales = "npu_lightning_indexer", (torch.bfloat16, torch.float16), ()
-    else:
+    dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
+    scales: tuple[torch.dtype, ...] = ()
+    name = "npu_lightning_indexer"
+    if key_scale is not None:
         name = "npu_quant_lightning_indexer"
         dtypes = (torch.float8_e4m3fn,) if facts.family == "A5" else (torch.int8,)
         scales = (torch.float16, torch.float32) if facts.family == "A5" else (torch.float16,)
