@@ -19,7 +19,7 @@ from ascend_ops_core.registry import declare
 
 _cpu = CpuKernels("ascend_ops_core.ops.dequantized_linear.cpu")
 
-__all__ = ["check_quantized", "dequantized_linear"]
+__all__ = ["dequantized_linear"]
 
 _SCALES = (torch.float32, torch.uint8)
 
@@ -60,7 +60,7 @@ def dequantized_linear(
         raise InvalidInputError(
             f"x of {x.dtype}", "tokens are float32, bfloat16 or float16", "Convert them."
         )
-    check_quantized(weight, scale, codes, x.shape[1], columns, scale_rows, first_column)
+    _check_quantized(weight, scale, codes, x.shape[1], columns, scale_rows, first_column)
     if x.shape[0] == 0:
         return x.new_empty((0, weight.shape[0]))
     result: torch.Tensor = _DEQUANTIZED_LINEAR(
@@ -69,7 +69,7 @@ def dequantized_linear(
     return result
 
 
-def check_quantized(
+def _check_quantized(
     weight: torch.Tensor,
     scale: torch.Tensor,
     codes: Codes,

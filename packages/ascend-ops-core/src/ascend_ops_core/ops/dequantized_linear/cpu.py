@@ -13,7 +13,7 @@ from ascend_ops_core.cpu_dequantize import (
     row_map,
     scale_array,
 )
-from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy
+from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, narrow
 from ascend_ops_core.cpu_products import widen_rows
 from ascend_ops_core.cpu_tiles import tiled_product
 
@@ -73,4 +73,8 @@ def _product(  # type: ignore[no-untyped-def]
         last = min(rows, first + _ROWS_PER_TASK)
         tile = np.empty((_ROWS_PER_TASK, width), dtype=np.float32)
         dequantize_rows(codes, kind, scale, scale_rows, columns, first_column, first, last, tile)
-        tiled_product(wide, 0, tokens, tile, 0, last - first, out, first)
+        sums = np.empty((tokens, _ROWS_PER_TASK), dtype=np.float32)
+        tiled_product(wide, 0, tokens, tile, 0, last - first, sums, 0)
+        for t in range(tokens):
+            for n in range(last - first):
+                out[t, first + n] = narrow(out, sums[t, n])
