@@ -18,14 +18,14 @@ def test_keys_and_scales_share_the_page_and_nothing_else(
         index_head_dim=32,
         dtype=torch.bfloat16,
         device=device,
-        block_tokens=16,
+        block_tokens=128,
     )[CacheRole.INDEX_KEY]
-    slab = torch.zeros(3, 16, kind.row_bytes + (0 if alone else 4), dtype=torch.uint8)
-    page = slab if alone else slab.flatten(1)[:, : 16 * kind.row_bytes].unflatten(1, (16, -1))
+    slab = torch.zeros(3, 128, kind.row_bytes + (0 if alone else 4), dtype=torch.uint8)
+    page = slab if alone else slab.flatten(1)[:, : 128 * kind.row_bytes].unflatten(1, (128, -1))
     keys, scales = index_views(page, kind)
     assert scales is not None
-    assert (keys.shape, keys.dtype) == ((3, 16, 32), kind.dtype)
-    assert (scales.shape, scales.dtype) == ((3, 16), scale)
+    assert (keys.shape, keys.dtype) == ((3, 128, 32), kind.dtype)
+    assert (scales.shape, scales.dtype) == ((3, 128), scale)
     # What torch_npu needs where the memory is the cache's own.
     assert keys.is_contiguous() == scales.is_contiguous() == alone
     keys.view(torch.int8).fill_(1)
