@@ -36,7 +36,10 @@ def config(
         compilation_config=SimpleNamespace(cudagraph_mode=None, cudagraph_capture_sizes=[1, 2]),
         kernel_config=SimpleNamespace(),
         parallel_config=SimpleNamespace(
-            worker_cls="auto", disable_custom_all_reduce=False, tensor_parallel_size=1
+            enable_eplb=False,
+            worker_cls="auto",
+            disable_custom_all_reduce=False,
+            tensor_parallel_size=1,
         ),
         scheduler_config=SimpleNamespace(async_scheduling=True, max_num_seqs=2000),
         speculative_config=None,
@@ -157,7 +160,7 @@ def test_a_deepseek_that_cannot_be_served_stops_here(monkeypatch: pytest.MonkeyP
 
 
 def test_models_with_vllm_s_attention_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="only DeepSeek-V4"):
+    with pytest.raises(InvalidInputError, match="only DeepSeek-V3, V3.2, V4 and GLM-5"):
         AscendNPUPlatform.get_attn_backend_cls(None, None)
 
 

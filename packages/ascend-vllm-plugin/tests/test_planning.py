@@ -302,7 +302,14 @@ def test_speculation_needs_a_draft(tmp_path: Path) -> None:
     ("config", "expected"),
     [
         ({}, WeightFormat.MODEL),
-        ({"quantization_config": {"quant_method": "fp8"}}, WeightFormat.FP8_MXFP4),
+        (
+            {"model_type": "deepseek_v4", "quantization_config": {"quant_method": "fp8"}},
+            WeightFormat.FP8_MXFP4,
+        ),
+        (
+            {"model_type": "deepseek_v32", "quantization_config": {"quant_method": "fp8"}},
+            WeightFormat.FP8,
+        ),
         (
             {"quantization_config": {"quant_method": "fp8"}, "expert_dtype": "fp8"},
             WeightFormat.FP8,

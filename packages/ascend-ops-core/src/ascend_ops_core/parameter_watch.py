@@ -8,7 +8,7 @@ from torch import nn
 
 
 class ParameterWatch:
-    """Some parameters of some modules, by name: a module may be given others.
+    """Some parameters of some modules, by name: a module may be given others, or something else.
 
     Args:
         parameters: modules and the names of their parameters.
@@ -19,5 +19,6 @@ class ParameterWatch:
         self._places = [(module._parameters, name) for module, name in parameters]
 
     def addresses(self) -> tuple[int, ...]:
-        """Where the data of every parameter lies now."""
-        return tuple([place[name].data_ptr() for place, name in self._places])  # type: ignore[union-attr]
+        """Where the data of every parameter lies now; 0 for one that is a parameter no more."""
+        found = [place.get(name) for place, name in self._places]
+        return tuple([0 if one is None else one.data_ptr() for one in found])

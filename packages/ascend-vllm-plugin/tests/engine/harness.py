@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from ascend_models_deepseek.testing import (
     FLOAT32_LOGITS_ATOL,
     SPECS,
+    AmbiguousPromptError,
     Oracle,
     TinyV4Spec,
     write_checkpoint,
@@ -285,6 +286,28 @@ def assert_all_match(oracle: Oracle, requests: Sequence[Request], results: list[
     assert len(results) == len(requests)
     for request, result in zip(requests, results, strict=True):
         assert_matches_oracle(oracle, request.prompt, result, request.count)
+
+
+def assert_clear_match(
+    engine: Engine, oracle: Oracle, requests_of: Callable[[int], list[Request]]
+) -> None:
+    """Run requests whose logits rounding does not decide, and compare them as above.
+
+    Which prompts those are depends on the CPU's order of additions.
+
+    Args:
+        engine: the engine.
+        oracle: transformers' model.
+        requests_of: makes requests of other prompts for every number.
+    """
+    for attempt in range(3):
+        requests = requests_of(1000 * attempt)
+        try:
+            assert_all_match(oracle, requests, engine.run(requests))
+        except AmbiguousPromptError:
+            continue
+        return
+    raise AssertionError("rounding decides a selection in three sets of prompts")
 
 
 class EnginePool:

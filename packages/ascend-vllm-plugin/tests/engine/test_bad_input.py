@@ -117,7 +117,6 @@ def test_unknown_quantization(broken: Callable[..., Path], refusal: Refusal) -> 
 def test_quantized_config_of_plain_tensors(broken: Callable[..., Path], refusal: Refusal) -> None:
     fp8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
     text = refusal(broken(config={"quantization_config": fp8, "expert_dtype": "fp8"}))
-    assert "dtype of layers.0.attn.wq_a.weight is float32, loadable are float8_e4m3fn" in text
     assert "missing layers.0.attn.wq_a.scale [1, 1]" in text
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from ascend_models_deepseek.testing import SPECS, random_prompt
 
-from .harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
+from .harness import (
+    Checkpoints,
+    Engine,
+    EnginePool,
+    Request,
+    assert_all_match,
+    assert_clear_match,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -27,14 +34,20 @@ def test_prompts_alone(engine: Engine, checkpoints: Checkpoints, spec_name: str)
     vocab = checkpoints.spec(spec_name).vocab_size
     lengths = LENGTHS if spec_name == "mixed" else (5, 129)
     for length in lengths:
-        request = Request(random_prompt(length, vocab, seed=length), COUNT)
-        assert_all_match(checkpoints.oracle(spec_name), [request], engine.run([request]))
+        assert_clear_match(
+            engine,
+            checkpoints.oracle(spec_name),
+            lambda seed, n=length: [Request(random_prompt(n, vocab, seed=seed + n), COUNT)],
+        )
 
 
 def test_prompts_together(engine: Engine, checkpoints: Checkpoints, spec_name: str) -> None:
     vocab = checkpoints.spec(spec_name).vocab_size
-    requests = [Request(random_prompt(n, vocab, seed=n), COUNT) for n in LENGTHS]
-    assert_all_match(checkpoints.oracle(spec_name), requests, engine.run(requests))
+    assert_clear_match(
+        engine,
+        checkpoints.oracle(spec_name),
+        lambda seed: [Request(random_prompt(n, vocab, seed=seed + n), COUNT) for n in LENGTHS],
+    )
 
 
 def test_ragged_requests_join_and_finish_at_different_steps(

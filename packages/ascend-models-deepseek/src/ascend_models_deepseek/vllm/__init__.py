@@ -28,7 +28,8 @@ def register() -> None:
     from ascend_models_deepseek.deepseek_v4.hf_config import AscendDeepseekV4Config
     from ascend_models_deepseek.deepseek_v32.hf_config import AscendDeepseekV32Config
 
-    serve_quantized("deepseek_v4")
+    # The second is what vLLM calls the draft of such a model.
+    serve_quantized("deepseek_v4", "deepseek_mtp")
     _CONFIG_REGISTRY["deepseek_v4"] = AscendDeepseekV4Config
     _CONFIG_REGISTRY["deepseek_v32"] = AscendDeepseekV32Config
     module = "ascend_models_deepseek.registry"

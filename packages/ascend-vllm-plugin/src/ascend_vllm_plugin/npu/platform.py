@@ -118,7 +118,7 @@ class AscendNPUPlatform(Platform):
         """
         raise InvalidInputError(
             "a model with vLLM's own attention layers",
-            "on an NPU only DeepSeek-V3 and V4 are served yet",
+            "on an NPU only DeepSeek-V3, V3.2, V4 and GLM-5 are served yet",
             "Serve a checkpoint of one of them.",
         )
 
