@@ -160,7 +160,7 @@ def test_a_deepseek_that_cannot_be_served_stops_here(monkeypatch: pytest.MonkeyP
 
 
 def test_models_with_vllm_s_attention_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="only DeepSeek-V3, V3.2, V4 and GLM-5"):
+    with pytest.raises(InvalidInputError, match=r"only DeepSeek-V3, V3\.2, V4 and GLM-5"):
         AscendNPUPlatform.get_attn_backend_cls(None, None)
 
 
