@@ -16,6 +16,7 @@ from ascend_ops_core.ops.linear import linear
 from torch import nn
 
 from ascend_models_deepseek.deepseek_v3.build import Build
+from ascend_models_deepseek.deepseek_v4.build import parameter
 
 
 class DeepseekV3MLP(AscendSharedExperts):
@@ -63,10 +64,10 @@ class DeepseekV3MoE(nn.Module):
         spec, shard, dtype = build.spec, build.shard, build.dtype
         hidden, experts = spec.hidden_size, spec.n_routed_experts
         self.groups = build.groups
-        self.gate = nn.Parameter(torch.empty(experts, hidden), requires_grad=False)
+        self.gate = parameter(experts, hidden)
         self.gate_bias = None
         if spec.has_router_bias:
-            self.gate_bias = nn.Parameter(torch.empty(experts), requires_grad=False)
+            self.gate_bias = parameter(experts)
         self.router: AscendRouter = create_ascend_fused_moe_router(
             router_settings(spec), bias=self.gate_bias
         )

@@ -61,13 +61,16 @@ class DeepseekV4Model(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Final hidden states ``[T, H]`` and the streams ``[T, n, H]`` in front of the head."""
         follow_torch_threads()
-        embedded = self.embed_tokens(input_ids)
-        streams = embedded.unsqueeze(1).expand(-1, self.spec.hc_mult, -1).contiguous()
         rotation = self.rotary(positions)
         layers = cast(Sequence[DeepseekV2DecoderLayer], self.layers)
-        streams = run_decoder(layers, streams, input_ids, rotation)
+        # Held by nobody else, the first streams go when the second ones are there.
+        streams = run_decoder(layers, self._first_streams(input_ids), input_ids, rotation)
         hidden = rms_norm(self.hc_head(streams), self.norm, self.spec.rms_norm_eps)
         return hidden, streams
+
+    def _first_streams(self, input_ids: torch.Tensor) -> torch.Tensor:
+        embedded = self.embed_tokens(input_ids)
+        return embedded.unsqueeze(1).expand(-1, self.spec.hc_mult, -1).contiguous()
 
 
 class AscendDeepseekV4ForCausalLM(nn.Module):

