@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
 from ascend_ops_core.errors import InvalidInputError
-from vllm.config import VllmConfig
+from vllm.config import CompilationMode, VllmConfig
 
 from ascend_models_deepseek.architectures import ARCHITECTURES
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
@@ -12,6 +14,8 @@ from ascend_models_deepseek.deepseek_v3.sharding import Shard
 from ascend_models_deepseek.deepseek_v3.weights import main_table, mtp_table
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config, expert_ranks
+
+logger = logging.getLogger(__name__)
 
 
 def check_draft(spec: DeepseekV3Spec) -> None:
@@ -22,6 +26,14 @@ def check_draft(spec: DeepseekV3Spec) -> None:
             "the model's config has num_nextn_predict_layers=0",
             "Use a checkpoint with MTP layers, or serve without speculation.",
         )
+
+
+def _leave_uncompiled(vllm_config: VllmConfig) -> None:
+    """Take back vLLM's default mode, which compiles; nothing tells it from one that was asked for."""
+    compilation = vllm_config.compilation_config
+    if compilation.mode != CompilationMode.NONE:
+        logger.info("this model is not compiled: its operators are opaque to torch.compile")
+        compilation.mode = CompilationMode.NONE
 
 
 def check_request(vllm_config: VllmConfig) -> None:
@@ -47,6 +59,7 @@ def check_request(vllm_config: VllmConfig) -> None:
             "experts of models with latent attention stay where they were loaded",
             "Leave enable_eplb unset; enable_expert_parallel alone works.",
         )
+    _leave_uncompiled(vllm_config)
     check_engine_config(spec, vllm_config)
     check_latents(vllm_config, sparse=hasattr(spec, "index_topk"))
     shard = Shard.of(
