@@ -29,7 +29,10 @@ def check_draft(spec: DeepseekV3Spec) -> None:
 
 
 def _leave_uncompiled(vllm_config: VllmConfig) -> None:
-    """Take back vLLM's default mode, which compiles; nothing tells it from one that was asked for."""
+    """Take back vLLM's default mode, which compiles.
+
+    Nothing tells it from one that was asked for.
+    """
     compilation = vllm_config.compilation_config
     if compilation.mode != CompilationMode.NONE:
         logger.info("this model is not compiled: its operators are opaque to torch.compile")
