@@ -68,6 +68,7 @@ def register() -> None:
     if platform is None:
         return
     from ascend_models_deepseek.vllm import register as register_deepseek
+    from ascend_models_minimax.vllm import register as register_minimax
 
     from ascend_vllm_plugin.compat.eplb_switch import allow_eplb
 
@@ -83,3 +84,4 @@ def register() -> None:
 
         repair_expand_kernel()
     register_deepseek()
+    register_minimax()
