@@ -42,7 +42,9 @@ def load(folder: Path, spec: VisionSpec) -> MiniMaxM3VisionModel:
 
 
 @oracle_run()
-def theirs(oracle: M3Oracle, pixels: torch.Tensor, grids: list[tuple[int, int, int]]) -> torch.Tensor:
+def theirs(
+    oracle: M3Oracle, pixels: torch.Tensor, grids: list[tuple[int, int, int]]
+) -> torch.Tensor:
     """All embeddings that transformers makes of these patches."""
     grid = torch.tensor(grids)
     return torch.cat(oracle.model.get_image_features(pixels, grid, return_dict=True).pooler_output)

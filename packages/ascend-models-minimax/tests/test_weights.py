@@ -25,7 +25,9 @@ LAYER = "language_model.model.layers.2"
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: write_m3_checkpoint(M3_SPECS[name], tmp_path_factory.mktemp(name)) for name in NAMES}
+    return {
+        name: write_m3_checkpoint(M3_SPECS[name], tmp_path_factory.mktemp(name)) for name in NAMES
+    }
 
 
 def read(name: str) -> MiniMaxM3Spec:
@@ -81,7 +83,8 @@ def test_every_problem_is_listed_at_once(folders: dict[str, Path], tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "size"), [(8, 2, 1), (8, 2, 2), (8, 2, 4), (8, 2, 8), (9, 3, 3), (6, 6, 2)]
+    ("heads", "kv_heads", "size"),
+    [(8, 2, 1), (8, 2, 2), (8, 2, 4), (8, 2, 8), (9, 3, 3), (6, 6, 2)],
 )
 def test_ranks_hold_whole_heads(heads: int, kv_heads: int, size: int) -> None:
     """By name: the query heads of a rank and the key-value head that serves each of them."""
@@ -125,7 +128,7 @@ def test_an_indivisible_layout_is_refused_by_name(size: int, kv_heads: int) -> N
 def test_bad_shards_are_refused() -> None:
     layer = QKVParallelLinearWithIndexer(QKVIndexerShape(4, 8, 2, 6), torch.float32)
     layer.weight.data.fill_(7)
-    with pytest.raises(InvalidInputError, match="shard id 'index_q'.*q, k, v"):
+    with pytest.raises(InvalidInputError, match=r"shard id 'index_q'.*q, k, v"):
         layer.weight_loader(torch.zeros(12, 4), "index_q")
     with pytest.raises(InvalidInputError, match=r"k of shape \[6, 4\].*\[12, 4\]"):
         layer.weight_loader(torch.zeros(6, 4), "k")
@@ -139,9 +142,18 @@ def test_bad_shards_are_refused() -> None:
 def test_channels_that_ranks_cannot_share_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="intermediate_size=32"):
         Shard.of(
-            read("m3").__class__.from_config(M3_SPECS["m3"].text_config() | {"num_attention_heads": 10,
-            "num_key_value_heads": 5, "sparse_attention_config": None, "num_mtp_modules": 0}),
-            5, 0, (0, 512),
+            read("m3").__class__.from_config(
+                M3_SPECS["m3"].text_config()
+                | {
+                    "num_attention_heads": 10,
+                    "num_key_value_heads": 5,
+                    "sparse_attention_config": None,
+                    "num_mtp_modules": 0,
+                }
+            ),
+            5,
+            0,
+            (0, 512),
         )
 
 

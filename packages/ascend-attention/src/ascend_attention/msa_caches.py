@@ -9,9 +9,9 @@ from ascend_ops_core.errors import InvalidInputError
 
 from ascend_attention.caches import CacheKind, CacheRole
 
-NPU_BLOCK_TOKENS = 128
-"""Tokens of a block for which kernels are compiled, and which ``npu_sparse_attention_score`` takes
-(source: vllm-ascend main 2026-08, ``csrc`` of its block-sparse attention)."""
+NPU_BLOCK_UNITS = {"A2": 16, "A3": 16, "A5": 32}
+"""Tokens of which a block is a multiple, since kernels multiply tiles of as many rows; the released
+model has blocks of 128 (:mod:`ascend_attention.ops.block_sparse_attention`)."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,10 @@ def check_block(block_tokens: int, device: str) -> None:
     Raises:
         InvalidInputError: such a block.
     """
-    if device != "cpu" and block_tokens != NPU_BLOCK_TOKENS:
+    unit = NPU_BLOCK_UNITS.get(device, 1)
+    if block_tokens % unit:
         raise InvalidInputError(
             f"sparse_block_size={block_tokens}",
-            f"kernels of {device} take blocks of {NPU_BLOCK_TOKENS} tokens",
+            f"kernels of {device} take blocks of a multiple of {unit} tokens",
             "Serve the model on a CPU, or another checkpoint.",
         )

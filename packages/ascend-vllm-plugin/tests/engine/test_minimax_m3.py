@@ -119,7 +119,7 @@ SMALL_CACHE = {"max_num_batched_tokens": 128, "max_model_len": 512}
 
 def test_preempted_requests_resume(engines: EnginePool, oracle: M3Oracle, name: str) -> None:
     block = oracle.text.config.index_block_size
-    engine = engines.get(name, num_gpu_blocks_override=500 // block, **SMALL_CACHE, **TEXT)
+    engine = engines.get(name, num_gpu_blocks_override=560 // block, **SMALL_CACHE, **TEXT)
     shapes = [(100, 60, 0), (90, 50, 1), (120, 40, 2), (5, 30, 3), (110, 40, 4)]
     before = engine.metric("vllm:num_preemptions")
     requests = requests_of(oracle, shapes, seed=700)

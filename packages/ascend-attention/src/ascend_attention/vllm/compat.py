@@ -93,7 +93,7 @@ class PagedRowsBackend(AttentionBackend):
 
 
 class KeyValueBackend(PagedRowsBackend):
-    """What vLLM must know to allocate caches of keys and values ``[2, blocks, rows, heads, width]``.
+    """What vLLM must know to allocate keys and values ``[2, blocks, rows, heads, width]``.
 
     All keys lie in front of all values, since torch_npu takes both as tensors without gaps.
     """

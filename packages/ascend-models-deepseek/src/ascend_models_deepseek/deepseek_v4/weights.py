@@ -201,4 +201,3 @@ def _ffn(
         target = (slice(first, first + local),)
         yield tensor, TensorRule((inter, hidden), f"{param}.w13", target, rows)
     yield "w2", TensorRule((hidden, inter), f"{param}.w2", source=(slice(None), *rows))
-

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from ascend_ops_core.testing.language_models import watching
 
 from ascend_models_deepseek.testing.oracle import AmbiguousPromptError, Oracle

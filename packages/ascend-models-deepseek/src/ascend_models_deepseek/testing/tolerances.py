@@ -4,8 +4,6 @@ The figures are absolute differences of raw logits. The tiny checkpoints have lo
 deviation of about one, and transformers agrees with itself (cached, uncached, chunked) to 4e-6.
 """
 
-from ascend_ops_core.testing.language_models import FLOAT32_LOGITS_ATOL, SMALLEST_SELECTION_GAP
-
 SELF_CONSISTENCY_ATOL = 2e-5
 """Largest allowed difference between two float32 ways of running the oracle itself."""
 

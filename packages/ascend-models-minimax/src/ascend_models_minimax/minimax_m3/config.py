@@ -279,8 +279,7 @@ def _selection(read: ConfigReader) -> BlockSelection:
             "Serve another checkpoint.",
         )
     flat = {
-        name: read.get(name, blocks.get(published))
-        for name, published in _PUBLISHED_BLOCKS.items()
+        name: read.get(name, blocks.get(published)) for name, published in _PUBLISHED_BLOCKS.items()
     }
     sizes = ConfigReader(flat, read.model)
     return BlockSelection(

@@ -18,12 +18,12 @@ from vllm.model_executor.models.interfaces import (
 from vllm.models.minimax_m3.common.mm_preprocess import (
     MiniMaxM3VLDummyInputsBuilder,
     MiniMaxM3VLMultiModalProcessor,
-    MiniMaxM3VLProcessingInfo,
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.sequence import IntermediateTensors
 
 from ascend_models_minimax.minimax_m3.model import AscendMiniMaxM3SparseForCausalLM, Hidden
+from ascend_models_minimax.minimax_m3.processing import AscendMiniMaxM3VLProcessingInfo
 from ascend_models_minimax.minimax_m3.vision.config import VisionSpec
 from ascend_models_minimax.minimax_m3.vision.tower import MiniMaxM3VisionModel
 from ascend_models_minimax.minimax_m3.vision.weights import whole_table
@@ -37,7 +37,7 @@ _INPUTS = {
 
 @MULTIMODAL_REGISTRY.register_processor(
     MiniMaxM3VLMultiModalProcessor,
-    info=MiniMaxM3VLProcessingInfo,
+    info=AscendMiniMaxM3VLProcessingInfo,
     dummy_inputs=MiniMaxM3VLDummyInputsBuilder,
 )
 class AscendMiniMaxM3SparseForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsEagle3):
@@ -57,8 +57,8 @@ class AscendMiniMaxM3SparseForConditionalGeneration(nn.Module, SupportsMultiModa
             InvalidInputError: another modality.
         """
         tokens = {
-            "image": MiniMaxM3VLProcessingInfo.IMAGE_TOKEN,
-            "video": MiniMaxM3VLProcessingInfo.VIDEO_TOKEN,
+            "image": AscendMiniMaxM3VLProcessingInfo.IMAGE_TOKEN,
+            "video": AscendMiniMaxM3VLProcessingInfo.VIDEO_TOKEN,
         }
         if modality not in tokens:
             raise InvalidInputError(

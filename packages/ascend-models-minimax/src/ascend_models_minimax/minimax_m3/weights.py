@@ -41,9 +41,7 @@ class GemmaNormRule(TensorRule):
         model.get_parameter(self.param).data.copy_(tensor.float() + 1)
 
 
-def main_table(
-    spec: MiniMaxM3Spec, shard: Shard, root: str = "", module: str = ""
-) -> WeightTable:
+def main_table(spec: MiniMaxM3Spec, shard: Shard, root: str = "", module: str = "") -> WeightTable:
     """Tensors of the text model, embedding and head included.
 
     Args:

@@ -325,9 +325,7 @@ def _block_state(own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """A draft layer's published tensors as a state dict of transformers' decoder layer."""
     prefix = "transformer_layer."
     block = {
-        name.removeprefix(prefix): tensor
-        for name, tensor in own.items()
-        if name.startswith(prefix)
+        name.removeprefix(prefix): tensor for name, tensor in own.items() if name.startswith(prefix)
     }
     state: dict[str, torch.Tensor] = {}
     experts: dict[int, dict[str, torch.Tensor]] = {}

@@ -9,7 +9,10 @@ import torch
 _RENAMED = (
     (r"^lm_head\.", "language_model.lm_head."),
     (r"^model\.language_model\.", "language_model.model."),
-    (r"^model\.vision_tower\.embeddings\.proj\.", "vision_tower.vision_model.embeddings.patch_embedding."),
+    (
+        r"^model\.vision_tower\.embeddings\.proj\.",
+        "vision_tower.vision_model.embeddings.patch_embedding.",
+    ),
     (r"^model\.vision_tower\.layers\.", "vision_tower.vision_model.encoder.layers."),
     (r"^model\.vision_tower\.pre_layrnorm\.", "vision_tower.vision_model.pre_layrnorm."),
     (r"^model\.multi_modal_projector\.merge_", "patch_merge_mlp."),

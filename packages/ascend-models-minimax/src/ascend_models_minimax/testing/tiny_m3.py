@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from ascend_models_minimax.testing.published_names import published_names
 
 MTP_MODES = ("none", "random", "aligned")
-"""How a checkpoint's draft layers are made: absent, random, or derived from the target's weights."""
+"""How draft layers are made: absent, random, or derived from the target's weights."""
 
 TEXT_TOKENS = 490
 """Ids below this are text; those of images and video lie above."""
@@ -183,20 +183,8 @@ M3_SPECS: dict[str, TinyM3Spec] = {
         mtp="random",
         num_mtp_modules=2,
     ),
-    "m3_npu": TinyM3Spec(
-        seed=23,
-        head_dim=32,
-        index_dim=32,
-        block_size=128,
-        topk_blocks=2,
-        sparse_layers=(0, 1, 1),
-        moe_layers=(0, 0, 1),
-        mtp="aligned",
-        residual_gain=0.2,
-    ),
 }
-"""The checkpoints that the test tiers share, by name; "m3" divides by two, "m3_odd" by three, and
-"m3_npu" has blocks that kernels of NPUs take."""
+"""The checkpoints that the test tiers share, by name; "m3" divides by two, "m3_odd" by three."""
 
 
 def write_m3_checkpoint(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 import torch
-from ascend_ops_core.ops.linear import linear
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     ParallelLMHead,
     UnquantizedEmbeddingMethod,
     VocabParallelEmbedding,
 )
+
+from ascend_ops_core.ops.linear import linear
 
 _Layer = TypeVar("_Layer", bound=VocabParallelEmbedding)
 

@@ -29,9 +29,7 @@ class Affine(nn.Module):
         bias: whether there is one.
     """
 
-    def __init__(
-        self, inputs: int, outputs: int, dtype: torch.dtype, *, bias: bool = True
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, dtype: torch.dtype, *, bias: bool = True) -> None:
         super().__init__()
         self.weight = _empty(outputs, inputs, dtype=dtype)
         self.bias = _empty(outputs, dtype=dtype) if bias else None

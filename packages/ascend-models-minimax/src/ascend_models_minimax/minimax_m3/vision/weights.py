@@ -20,9 +20,7 @@ def vision_rules(spec: VisionSpec, module: str) -> Rules:
     patch = (hidden, spec.num_channels, spec.temporal_patch_size, spec.patch_size, spec.patch_size)
     yield (
         f"{tower}.embeddings.patch_embedding.weight",
-        TensorRule(
-            patch, f"{module}patch_embedding.weight", view=(hidden, spec.patch_values)
-        ),
+        TensorRule(patch, f"{module}patch_embedding.weight", view=(hidden, spec.patch_values)),
     )
     yield from _vectors(f"{tower}.pre_layrnorm", f"{module}pre_norm", hidden)
     for layer in range(spec.num_hidden_layers):
