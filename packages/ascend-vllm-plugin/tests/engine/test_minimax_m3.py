@@ -6,11 +6,14 @@ shown for the very sequences that are compared.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ascend_models_minimax.testing import M3MtpOracle, M3Oracle
 from ascend_ops_core.testing.language_models import random_prompt
+from safetensors.torch import load_file, save_file
 
 from .harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
 
@@ -161,3 +164,28 @@ def test_tokens_and_acceptance_of_drafts(
         sum(one.drafted for one in expected),
         sum(one.accepted for one in expected),
     ]
+
+
+@pytest.mark.parametrize("kind", ["minimax_m3_text", "minimax_m3_vl_text"])
+def test_a_checkpoint_of_the_text_model_alone(
+    engines: EnginePool, checkpoints: Checkpoints, tmp_path: Path, kind: str
+) -> None:
+    """Under vLLM's name of its config, and under transformers', who has other keys."""
+    engines.close()
+    oracle = checkpoints.oracle("m3")
+    stored = load_file(checkpoints.folder("m3") / "model.safetensors")
+    root = "language_model."
+    save_file(
+        {name.removeprefix(root): one for name, one in stored.items() if name.startswith(root)},
+        tmp_path / "model.safetensors",
+    )
+    config = checkpoints.spec("m3").text_config()
+    if kind == "minimax_m3_vl_text":
+        config = json.loads(oracle.text.config.to_json_string())
+    config |= {"architectures": ["MiniMaxM3SparseForCausalLM"], "model_type": kind}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    engine = Engine(tmp_path)
+    try:
+        assert_parity(engine, oracle, requests_of(oracle, [(1, 6, 0), (129, 6, 0)]))
+    finally:
+        engine.close()

@@ -1,8 +1,8 @@
 """vLLM's processors of MiniMax-M3, with the one repair that they need.
 
-Upstream symbol: ``vllm.transformers_utils.processors.minimax_m3.MiniMaxM3VLVideoProcessor`` (0.27.1),
-whose ``_preprocess`` wants ``do_convert_rgb``; transformers 5.24 converts frames itself and passes
-it no more, so that every video is a TypeError.
+Upstream symbol: ``MiniMaxM3VLVideoProcessor`` of ``vllm.transformers_utils.processors.minimax_m3``
+(0.27.1), whose ``_preprocess`` wants ``do_convert_rgb``; transformers 5.24 converts frames itself
+and passes it no more, so that every video is a TypeError.
 """
 
 from __future__ import annotations
