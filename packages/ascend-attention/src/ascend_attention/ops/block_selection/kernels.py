@@ -272,7 +272,7 @@ def block_scores(
 
 def _per_row(values: torch.Tensor, heads: int) -> torch.Tensor:
     """``[T * G]`` int32 of what is given for every query."""
-    return values.int().unsqueeze(-1).expand(-1, heads).flatten()
+    return values.int().repeat_interleave(heads)
 
 
 def best_blocks(
