@@ -13,6 +13,13 @@ from ascend_ops_core import InvalidInputError
 TINY = M3_SPECS["m3"]
 
 
+def transformers_config() -> Any:
+    """The same config as transformers reads it."""
+    from transformers import MiniMaxM3VLConfig
+
+    return MiniMaxM3VLConfig(**TINY.published_config())
+
+
 def changed(changes: dict[str, Any], blocks: dict[str, Any] | None = None) -> dict[str, Any]:
     text = TINY.text_config() | changes
     if blocks is not None:
@@ -32,9 +39,7 @@ def test_the_published_keys() -> None:
 
 
 def test_transformers_keys_say_the_same() -> None:
-    from transformers import MiniMaxM3VLConfig
-
-    theirs = MiniMaxM3VLConfig(**TINY.published_config())
+    theirs = transformers_config()
     names = ("index_topk_blocks", "layer_types", "mlp_layer_types", "rope_parameters")
     assert all(getattr(theirs.text_config, name) for name in names)
     assert not hasattr(theirs.text_config, "sparse_attention_config")
@@ -46,6 +51,14 @@ def test_rotary_dim_alone_is_the_factor() -> None:
     assert MiniMaxM3Spec.from_config(changed({"rotary_dim": None})).rotary_dim == 16
     both = {"partial_rotary_factor": None, "rotary_dim": None}
     assert MiniMaxM3Spec.from_config(changed(both)).rotary_dim == TINY.head_dim
+
+
+def test_the_rotation_s_base() -> None:
+    theirs = type(transformers_config().text_config)
+    for given in ({}, {"rope_theta": 1e4}, {"rope_parameters": {"rope_theta": 2e4}}):
+        config = {key: one for key, one in TINY.text_config().items() if key != "rope_theta"}
+        expected = theirs(**config | given).rope_parameters["rope_theta"]
+        assert MiniMaxM3Spec.from_config(config | given).rope_theta == expected
 
 
 def test_without_lists_all_layers_have_experts_and_full_attention() -> None:
@@ -93,12 +106,10 @@ def test_bad_configs_are_refused(
 
 
 def test_the_vision_config_in_both_spellings() -> None:
-    from transformers import MiniMaxM3VLConfig
-
     published = VisionSpec.from_config(TINY.published_config())
     assert (published.axis_dim, published.patch_values, published.segment_frames) == (10, 1176, 4)
     assert (published.spatial_merge_size, published.temporal_patch_size) == (2, 2)
-    assert VisionSpec.from_config(MiniMaxM3VLConfig(**TINY.published_config())) == published
+    assert VisionSpec.from_config(transformers_config()) == published
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ class MiniMaxM3Spec:
             num_key_value_heads=read.integer("num_key_value_heads", least=1),
             head_dim=head_dim,
             rotary_dim=_rotary_dim(read, head_dim),
-            rope_theta=float(read.rope_parameters()["rope_theta"]),
+            rope_theta=_rope_theta(read),
             rms_norm_eps=read.number("rms_norm_eps", 1e-6),
             max_position_embeddings=read.integer("max_position_embeddings", least=1),
             num_local_experts=read.integer("num_local_experts", 0),
@@ -290,6 +290,12 @@ def _selection(read: ConfigReader) -> BlockSelection:
         init_blocks=sizes.integer("index_init_blocks", 0),
         local_blocks=sizes.integer("index_local_blocks", 0),
     )
+
+
+def _rope_theta(read: ConfigReader) -> float:
+    """Base of the rotary frequencies, without which transformers and vLLM mean 5e6."""
+    given = read.get("rope_parameters") or read.get("rope_scaling") or {}
+    return as_number("rope_theta", given.get("rope_theta") or read.get("rope_theta", 5e6))
 
 
 def _rotary_dim(read: ConfigReader, head_dim: int) -> int:

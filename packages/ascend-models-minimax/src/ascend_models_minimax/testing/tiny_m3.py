@@ -233,6 +233,8 @@ def randomise(model: torch.nn.Module, spec: TinyM3Spec) -> None:
         if "inv_freq" not in name:
             tensor = named[name]
             tensor.copy_(random_value(name, tensor.shape, generator, spec.residual_gain))
+    # transformers takes a placeholder that the model itself generates for one of an image.
+    named["lm_head.weight"][TEXT_TOKENS:] = 0
 
 
 def random_value(
