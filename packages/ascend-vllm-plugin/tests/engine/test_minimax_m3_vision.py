@@ -39,15 +39,17 @@ def film(frames: int, width: int, height: int, seed: int) -> np.ndarray:
     return np.stack([np.asarray(picture(width, height, seed + i)) for i in range(frames)])
 
 
-@pytest.fixture(scope="module")
+SETTINGS: dict[str, Any] = {
+    "skip_tokenizer_init": False,
+    "enable_prefix_caching": True,
+    "limit_mm_per_prompt": {"image": 3, "video": 1},
+}
+
+
+@pytest.fixture
 def engine(engines: EnginePool, checkpoints: Checkpoints) -> Engine:
     write_processor_files(checkpoints.folder(NAME))
-    return engines.get(
-        NAME,
-        skip_tokenizer_init=False,
-        enable_prefix_caching=True,
-        limit_mm_per_prompt={"image": 3, "video": 1},
-    )
+    return engines.get(NAME, **SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +152,19 @@ def test_an_image_from_the_prefix_cache(engine: Engine, oracle: M3Oracle) -> Non
     assert 0 < results[2].cached < results[1].cached
     for result, one in zip(results, (image, image, picture(112, 84, 5)), strict=True):
         assert_equal(oracle, *seen_by_transformers(prompt, [one]), result)
+
+
+def test_drafts_see_images_too(
+    engines: EnginePool, checkpoints: Checkpoints, oracle: M3Oracle
+) -> None:
+    write_processor_files(checkpoints.folder(NAME))
+    drafts = {"speculative_config": {"method": "mtp", "num_speculative_tokens": 2}}
+    engine = engines.get(NAME, **SETTINGS, **drafts)
+    image = picture(90, 61, 6)
+    prompts = [[*words(9, 21), IMAGE, *words(70, 22)], words(30, 23)]
+    requests = [Request(prompts[0], 16, media={"image": [image]}), Request(prompts[1], 16, 1)]
+    before = engine.metric("vllm:spec_decode_num_accepted_tokens")
+    results = engine.run(requests)
+    assert engine.metric("vllm:spec_decode_num_accepted_tokens") > before
+    for prompt, images, result in zip(prompts, ([image], []), results, strict=True):
+        assert_equal(oracle, *seen_by_transformers(prompt, images), result)

@@ -14,6 +14,8 @@ from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
+from vllm.model_executor.models.interfaces import MultiModalEmbeddings
+from vllm.model_executor.models.utils import _merge_multimodal_embeddings
 from vllm.sequence import IntermediateTensors
 
 from ascend_models_minimax.minimax_m3.build import Build, parameter
@@ -142,9 +144,25 @@ class AscendMiniMaxM3MTP(nn.Module):
         self.lm_head = lm_head(spec, vllm_config.model_config.dtype)
         self.logits_processor = LogitsProcessor(spec.vocab_size)
 
-    def embed_input_ids(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """``[T, H]`` embeddings."""
-        return self.model.embed_tokens(input_ids)
+    def embed_input_ids(
+        self,
+        input_ids: torch.Tensor,
+        multimodal_embeddings: MultiModalEmbeddings | None = None,
+        *,
+        is_multimodal: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """``[T, H]`` embeddings, those of images and video in the places of their tokens.
+
+        Args:
+            input_ids: ``[T]``.
+            multimodal_embeddings: of the images and videos, in order; None for text alone.
+            is_multimodal: ``[T]`` bool, tokens that they belong to.
+        """
+        embedded: torch.Tensor = self.model.embed_tokens(input_ids)
+        if multimodal_embeddings is None or not len(multimodal_embeddings):
+            return embedded
+        assert is_multimodal is not None
+        return _merge_multimodal_embeddings(embedded, multimodal_embeddings, is_multimodal)
 
     def forward(
         self,
