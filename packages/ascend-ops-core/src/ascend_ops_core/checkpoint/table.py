@@ -7,8 +7,9 @@ missing, unexpected, wrongly shaped or wrongly stored tensor at once.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -164,8 +165,8 @@ class WeightTable:
         raise_for(self.problems(found) + bad_values)
         checked = {rule.checked_module: None for rule in self.rules.values()}
         for module in filter(None, checked):
-            finish: Callable[[], None] = model.get_submodule(module).process_weights_after_loading
-            finish()
+            loaded: Any = model.get_submodule(module)
+            loaded.process_weights_after_loading()
         filled = (self.rules[name].filled for name in found)
         return {name for name in filled if name is not None}
 
