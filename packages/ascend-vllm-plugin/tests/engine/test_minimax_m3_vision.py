@@ -133,7 +133,7 @@ def test_the_image_decides(engine: Engine) -> None:
 
 def test_a_video_in_several_segments(engine: Engine, oracle: M3Oracle) -> None:
     """Eleven frames are six temporal patches, which attend in segments of four and two."""
-    frames = film(11, 56, 28, seed=7)
+    frames = film(11, 84, 56, seed=7)
     prompt = [*words(4, 8), VIDEO, *words(20, 9)]
     request = Request(prompt, COUNT, media={"video": [(frames, {"total_num_frames": 11})]})
     result = engine.run([request])[0]

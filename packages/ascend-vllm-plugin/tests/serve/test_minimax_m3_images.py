@@ -113,7 +113,7 @@ def test_a_sequence_of_frames_equals_transformers(client: openai.OpenAI, oracle:
         MiniMaxM3VLVideoProcessor,
     )
 
-    files = [encoded(picture(56, 28, seed), "JPEG") for seed in range(5)]
+    files = [encoded(picture(84, 56, seed), "JPEG") for seed in range(5)]
     data = ",".join(base64.b64encode(file).decode() for file in files)
     part = {"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{data}"}}
     frames = np.stack([np.asarray(Image.open(io.BytesIO(file))) for file in files])
