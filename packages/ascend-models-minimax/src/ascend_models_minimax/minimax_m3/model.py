@@ -33,6 +33,9 @@ class MiniMaxM3Model(nn.Module, EagleModelMixin):
         prefix: prefix of the layers' names.
     """
 
+    aux_hidden_state_layers: tuple[int, ...] = ()
+    """Layers in front of which an EAGLE-3 draft reads the stream."""
+
     def __init__(self, spec: MiniMaxM3Spec, vllm_config: VllmConfig, prefix: str) -> None:
         super().__init__()
         self.spec = spec

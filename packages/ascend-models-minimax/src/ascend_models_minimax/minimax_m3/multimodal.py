@@ -72,9 +72,11 @@ class AscendMiniMaxM3SparseForConditionalGeneration(nn.Module, SupportsMultiModa
         self.config = config
         self._source = vllm_config.model_config.model
         spec = VisionSpec.from_config(config)
-        with self._mark_tower_model(vllm_config, {"image", "video"}):
+        # What vLLM's protocol brings is hidden behind what modules look up.
+        marks: Any = self
+        with marks._mark_tower_model(vllm_config, {"image", "video"}):
             self.vision_tower = MiniMaxM3VisionModel(spec, vllm_config.model_config.dtype)
-        with self._mark_language_model(vllm_config):
+        with marks._mark_language_model(vllm_config):
             self.language_model = AscendMiniMaxM3SparseForCausalLM(vllm_config=vllm_config)
 
     @property

@@ -185,8 +185,8 @@ class MiniMaxM3VisionModel(nn.Module):
 
 def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """``[N, h, d]`` of one segment, whose patches all see each other."""
-    heads = [one.transpose(0, 1).unsqueeze(0) for one in (query, key, value)]
-    return functional.scaled_dot_product_attention(*heads).squeeze(0).transpose(0, 1)
+    q, k, v = (one.transpose(0, 1).unsqueeze(0) for one in (query, key, value))
+    return functional.scaled_dot_product_attention(q, k, v).squeeze(0).transpose(0, 1)
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
