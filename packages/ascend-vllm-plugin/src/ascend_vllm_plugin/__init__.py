@@ -79,7 +79,9 @@ def register() -> None:
         register_layers()
         register_experts()
     else:
+        from ascend_vllm_plugin.compat.context_parallel import allow_shared_contexts
         from ascend_vllm_plugin.compat.expand_kernel import repair_expand_kernel
 
         repair_expand_kernel()
+        allow_shared_contexts()
     register_deepseek()

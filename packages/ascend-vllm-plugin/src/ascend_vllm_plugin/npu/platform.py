@@ -199,6 +199,7 @@ def _trim_captures(vllm_config: VllmConfig) -> None:
         requests=vllm_config.scheduler_config.max_num_seqs,
         tokens_per_request=1 + vllm_config.num_speculative_tokens,
         tensor_parallel=parallel.tensor_parallel_size,
+        context_parallel=parallel.decode_context_parallel_size,
     )
     if plan.dropped:
         logger.warning("%s", plan.reason)
