@@ -79,7 +79,7 @@ def register() -> None:
         register_layers()
         register_experts()
     else:
-        from ascend_vllm_plugin.compat.expand_kernel import repair_expand_kernel
+        from ascend_specdec.vllm import register as register_verification
 
-        repair_expand_kernel()
+        register_verification()
     register_deepseek()
