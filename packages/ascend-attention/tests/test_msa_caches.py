@@ -42,5 +42,5 @@ def test_blocks_are_of_a_size_that_kernels_take(device: str, tokens: int, taken:
     if taken:
         check_block(tokens, device)
         return
-    with pytest.raises(InvalidInputError, match=f"sparse_block_size={tokens}"):
+    with pytest.raises(InvalidInputError, match=f"a block of {tokens} tokens"):
         check_block(tokens, device)

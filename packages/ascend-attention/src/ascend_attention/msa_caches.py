@@ -82,7 +82,7 @@ def check_block(block_tokens: int, device: str) -> None:
     unit = NPU_BLOCK_UNITS.get(device, 1)
     if block_tokens % unit:
         raise InvalidInputError(
-            f"sparse_block_size={block_tokens}",
+            f"a block of {block_tokens} tokens (sparse_block_size, or --block-size)",
             f"kernels of {device} take blocks of a multiple of {unit} tokens",
             "Serve the model on a CPU, or another checkpoint.",
         )

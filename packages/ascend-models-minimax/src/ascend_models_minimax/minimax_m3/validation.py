@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from ascend_attention.msa_caches import check_block
 from ascend_ops_core.checkpoint.headers import check_headers
@@ -59,6 +60,13 @@ def check_engine_config(spec: MiniMaxM3Spec, vllm_config: VllmConfig) -> None:
             "enable_eplb=True",
             "experts of MiniMax-M3 stay where they were loaded",
             "Leave enable_eplb unset; enable_expert_parallel alone works.",
+        )
+    given = vllm_config.additional_config
+    if isinstance(given, Mapping) and given.get("latent_cache_dtype"):
+        raise InvalidInputError(
+            f"additional_config latent_cache_dtype={given['latent_cache_dtype']!r}",
+            "MiniMax-M3 caches keys and values, in the model's dtype, and no latents",
+            "Remove it.",
         )
     multimodal = model.multimodal_config
     if multimodal is not None and multimodal.mm_encoder_only:
@@ -123,8 +131,9 @@ def set_block_size(spec: MiniMaxM3Spec, vllm_config: VllmConfig, device: str) ->
     """
     cache = vllm_config.cache_config
     if spec.selection is None:
-        if not cache.user_specified_block_size or device != "cpu":
+        if not cache.user_specified_block_size:
             cache.block_size = DENSE_BLOCK_TOKENS
+        check_block(cache.block_size, device)
         return
     wanted = spec.selection.block_size
     check_block(wanted, device)
