@@ -44,7 +44,6 @@ def config(
         ),
         scheduler_config=SimpleNamespace(async_scheduling=True, max_num_seqs=2000),
         speculative_config=None,
-        speculative_config=None,
         num_speculative_tokens=0,
     )
 
