@@ -10,6 +10,8 @@ import torch
 from ascend_attention.caches import DEVICE_CACHES
 from ascend_models_deepseek.vllm import check_request as check_deepseek
 from ascend_models_deepseek.vllm import has_latent_caches
+from ascend_models_minimax.vllm import check_request as check_minimax
+from ascend_models_minimax.vllm import has_block_caches
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
 from ascend_specdec.vllm import check_speculation
@@ -101,12 +103,16 @@ class AscendNPUPlatform(Platform):
             _check_compressed(vllm_config)
         elif has_latent_caches(vllm_config.model_config):
             _check_latent(vllm_config)
+        elif has_block_caches(vllm_config.model_config):
+            _family_with_caches("block-sparse")
+            check_minimax(vllm_config)
 
     @classmethod
     def update_block_size_for_backend(cls, vllm_config: VllmConfig) -> None:
         """Keep the block size of our caches, which the device's table fixes."""
         model = vllm_config.model_config
-        if not has_compressed_caches(model) and not has_latent_caches(model):
+        ours = has_compressed_caches, has_latent_caches, has_block_caches
+        if not any(has(model) for has in ours):
             super().update_block_size_for_backend(vllm_config)
 
     @classmethod
@@ -120,7 +126,7 @@ class AscendNPUPlatform(Platform):
         """
         raise InvalidInputError(
             "a model with vLLM's own attention layers",
-            "on an NPU only DeepSeek-V3, V3.2, V4 and GLM-5 are served yet",
+            "on an NPU only DeepSeek-V3, V3.2, V4, GLM-5 and MiniMax-M3 are served yet",
             "Serve a checkpoint of one of them.",
         )
 
