@@ -43,7 +43,6 @@ def config(
             tensor_parallel_size=1,
         ),
         speculative_config=None,
-        speculative_config=None,
         num_speculative_tokens=0,
     )
 
