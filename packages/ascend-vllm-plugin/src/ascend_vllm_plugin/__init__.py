@@ -71,8 +71,10 @@ def register() -> None:
     from ascend_models_minimax.vllm import register as register_minimax
 
     from ascend_vllm_plugin.compat.eplb_switch import allow_eplb
+    from ascend_vllm_plugin.compat.oversized_images import refuse_oversized_images
 
     allow_eplb()
+    refuse_oversized_images()
     if platform == NPU_PLATFORM:
         from ascend_fused_moe.vllm import register as register_experts
         from ascend_ops_core.vllm import register as register_layers
