@@ -73,10 +73,12 @@ def register() -> None:
 
     allow_eplb()
     if platform == NPU_PLATFORM:
+        from ascend_attention.vllm import register as register_attention
         from ascend_fused_moe.vllm import register as register_experts
         from ascend_ops_core.vllm import register as register_layers
 
         register_layers()
+        register_attention()
         register_experts()
     else:
         from ascend_vllm_plugin.compat.expand_kernel import repair_expand_kernel

@@ -28,6 +28,8 @@ from ascend_models_deepseek.testing.tiny_v32 import (
     write_v32_checkpoint,
 )
 
+from .dense_models import DENSE_SPECS, TinyDenseSpec, write_dense_checkpoint
+
 DEFAULTS: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
@@ -47,10 +49,11 @@ FAMILIES: dict[type, tuple[Any, type[Oracle]]] = {
     TinyV3Spec: (write_v3_checkpoint, V3Oracle),
     TinyV32Spec: (write_v32_checkpoint, V32Oracle),
     TinyGlmSpec: (write_v32_checkpoint, V32Oracle),
+    TinyDenseSpec: (write_dense_checkpoint, V3Oracle),
 }
 """What writes a checkpoint and what runs it in transformers, by the kind of its spec."""
 
-ALL_SPECS: dict[str, Any] = {**SPECS, **V3_SPECS, **V32_SPECS}
+ALL_SPECS: dict[str, Any] = {**SPECS, **V3_SPECS, **V32_SPECS, **DENSE_SPECS}
 
 
 @dataclass(frozen=True)
