@@ -69,6 +69,8 @@ class AscendMLAImpl:
     def attend(self, query: MLAQuery, meta: AscendMLAMetadata) -> torch.Tensor:
         """``[T, h, V]`` of the step's tokens, whose rows are cached already."""
         layout = meta.layout
+        # A CPU has no use for them.
+        ends, lens = ((), ()) if query.kv.is_cpu else layout.host_lengths
         return mla_forward(
             query.q_nope,
             query.q_rope,
@@ -79,6 +81,8 @@ class AscendMLAImpl:
             layout.request,
             layout.position,
             self.weights.shape.scale,
+            query_ends=ends,
+            seq_lens=lens,
         )
 
     def _step(
