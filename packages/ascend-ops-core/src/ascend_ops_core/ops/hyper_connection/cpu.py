@@ -240,13 +240,18 @@ def _pre_many(  # type: ignore[no-untyped-def]
 def _post_body(output, streams, post, comb, out):  # type: ignore[no-untyped-def]
     tokens, n, hidden = streams.shape
     for t in prange(tokens):
+        # Every stream is widened once, not once for each that it goes to.
+        wide = np.empty((n + 1, hidden), dtype=np.float32)
+        widen_rows(streams[t], wide)
+        for d in range(hidden):
+            wide[n, d] = widen(output[t, d])
         row = np.empty(hidden, dtype=np.float32)
         for k in range(n):
             for d in range(hidden):
-                row[d] = post[t, k] * widen(output[t, d])
+                row[d] = post[t, k] * wide[n, d]
             for j in range(n):
                 for d in range(hidden):
-                    row[d] += comb[t, j, k] * widen(streams[t, j, d])
+                    row[d] += comb[t, j, k] * wide[j, d]
             for d in range(hidden):
                 out[t, k, d] = narrow(out, row[d])
 
