@@ -24,6 +24,7 @@ from ascend_models_deepseek.deepseek_v3.weights import mtp_table
 from ascend_models_deepseek.deepseek_v4.build import parameter
 from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
+from ascend_models_deepseek.quantized_rules import finish_weights
 
 
 class DeepSeekMultiTokenPredictorLayer(nn.Module):
@@ -86,8 +87,8 @@ class DeepSeekMultiTokenPredictor(nn.Module):
         super().__init__()
         self.spec = spec
         self.embed_tokens = vocab_embedding(spec, vllm_config.model_config.dtype)
-        build = Build.of(architecture, spec, vllm_config, self.embed_tokens)
-        self.shard = build.shard
+        build = Build.of(architecture, spec, vllm_config, self.embed_tokens, mtp_table)
+        self.forms = build.forms
         self.rotary = build.rotary
         first = spec.num_hidden_layers
         self.layers = nn.ModuleDict(
@@ -176,9 +177,10 @@ class AscendDeepSeekMTP(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Fill the draft from the MTP layers of the main model's checkpoint."""
-        table = mtp_table(self.architecture, self.model.spec, self.model.shard)
+        table = self.model.forms.table
         check_headers(table, self._source)
         loaded = table.load(self, weights)
+        finish_weights(self)
         self.has_own_embed_tokens = "model.embed_tokens.weight" in loaded
         self.has_own_lm_head = "lm_head.weight" in loaded
         return loaded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +40,24 @@ class V32Oracle(V3Oracle):
             finally:
                 for module, forward in zip(indexers, forwards, strict=True):
                     module.forward = forward
+
+    @contextmanager
+    def eight_bit_keys(self, codes: torch.dtype, scales: torch.dtype) -> Iterator[None]:
+        """Let every indexer score queries and keys of eight bits, as a device family keeps them.
+
+        Args:
+            codes: int8 or float8_e4m3fn.
+            scales: Dtype of the one scale of a row.
+        """
+        indexers = [m for m in self.model.modules() if hasattr(m, "index_topk")]
+        forwards = [module.forward for module in indexers]
+        for module in indexers:
+            module.forward = scoring_rounded(module.forward, codes, scales)
+        try:
+            yield
+        finally:
+            for module, forward in zip(indexers, forwards, strict=True):
+                module.forward = forward
 
     def clear_prompt(self, length: int, count: int, seed: int = 0) -> list[int]:
         """Return a random prompt with which rounding decides no selection of a greedy run.
@@ -88,12 +106,59 @@ def watching(gap: NarrowestGap, forward: Any) -> Any:
     return wrapped
 
 
+def scoring_rounded(forward: Any, codes: torch.dtype, scales: torch.dtype) -> Any:
+    """Wrap an indexer's forward so that its first product is of rows rounded to eight bits.
+
+    Rows are turned by a normed Hadamard matrix before that, which changes no exact product.
+    """
+    largest = 127.0 if codes == torch.int8 else torch.finfo(codes).max
+
+    def rounded(rows: torch.Tensor, kept: torch.dtype) -> torch.Tensor:
+        turned = rows @ hadamard_matrix(rows.shape[-1])
+        scale = (turned.abs().amax(-1, keepdim=True) / largest).to(kept).float()
+        value = turned / scale.clamp_min(torch.finfo(torch.float32).tiny)
+        value = value.clamp(-largest, largest)
+        return (value.round() if codes == torch.int8 else value.to(codes).float()) * scale
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        product = torch.matmul
+
+        def first(query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+            torch.matmul = product
+            turned = rounded(keys.transpose(-1, -2), scales).transpose(-1, -2)
+            return product(rounded(query, torch.float32), turned)
+
+        torch.matmul = first  # type: ignore[assignment]
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            torch.matmul = product
+
+    return wrapped
+
+
+def hadamard_matrix(size: int) -> torch.Tensor:
+    """Return Sylvester's matrix of a power of two, its rows of length one."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix / size**0.5
+
+
 class V32MtpOracle(V3MtpOracle):
-    """Greedy drafts of the draft layer, whose attention selects tokens like the target's."""
+    """Greedy drafts of the draft layer, whose attention selects tokens like the target's.
+
+    With ``index_share_for_mtp_iteration`` the tokens behind the first of a round attend to what was
+    selected for the first.
+    """
 
     def __init__(self, target: Oracle) -> None:
         super().__init__(target)
         block = self.layer.mtp_block
+        self._selected: torch.Tensor | None = None
+        if getattr(target.model.config, "index_share_for_mtp_iteration", False):
+            indexer = block.self_attn.indexer
+            indexer.forward = self._repeating(indexer.forward)
         forward = block.forward
 
         def hidden(*args: Any, **kwargs: Any) -> Any:
@@ -102,6 +167,26 @@ class V32MtpOracle(V3MtpOracle):
             return out[0] if isinstance(out, tuple) else out
 
         block.forward = hidden
+
+    def draft(self, streams: torch.Tensor, ids: Sequence[int], count: int) -> list[int]:
+        """Propose `count` tokens after `ids`; see `MtpOracle.draft`."""
+        self._selected = None
+        return super().draft(streams, ids, count)
+
+    def _repeating(self, select: Any) -> Any:
+        """Wrap an indexer's forward: the last row is that of the round's first draft token."""
+
+        def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
+            chosen: torch.Tensor = select(*args, **kwargs)
+            if self._selected is None:
+                self._selected = chosen[:, -1:]
+                return chosen
+            missing = chosen.shape[2] - self._selected.shape[2]
+            # The same token twice is selected once.
+            again = self._selected[..., :1].expand(-1, -1, missing)
+            return torch.cat([chosen[:, :-1], torch.cat([self._selected, again], -1)], 1)
+
+        return forward
 
     def draft_config(self, config: Any) -> Any:
         """Return the target's config with one layer: with experts and an indexer of its own."""

@@ -14,7 +14,7 @@ from ascend_attention.ops.sparse_mla import sparse_mla
 from ascend_attention.vllm.sfa.cache_layers import AscendSFALatentCache
 from ascend_attention.vllm.sfa.indexer import IndexerWrapper
 from ascend_attention.vllm.sfa.metadata import AscendSFAMetadata
-from ascend_attention.vllm.sfa.shared import SharedSelection
+from ascend_attention.vllm.sfa.shared import RepeatedSelection, SharedSelection
 
 
 class AscendSFAImpl:
@@ -27,6 +27,7 @@ class AscendSFAImpl:
 
     Attributes:
         selection: where selections are passed on to other layers, or come from.
+        repeated: the selection of a round of drafts.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class AscendSFAImpl:
         self.cache = cache
         self.indexer = indexer
         self.selection = SharedSelection()
+        self.repeated = RepeatedSelection()
 
     def forward(
         self, hidden: torch.Tensor, query: MLAQuery, cos: torch.Tensor, sin: torch.Tensor
@@ -78,9 +80,12 @@ class AscendSFAImpl:
         self._write(query.kv, cos, sin, meta.write)
         if self.indexer is None:
             selected = self.selection.take()
+        elif self.repeated.reusing:
+            selected = self.repeated.take(meta.num_tokens)
         else:
             selected = self.indexer.select(hidden, query.q_input, cos, sin)
             self.selection.offer(selected)
+            self.repeated.offer(selected)
         latent, rope = weights.absorb(query.q_nope), query.q_rope
         if latent.device.type != "cpu":
             # torch_npu takes no queries with gaps, and a slower kernel would run instead.
