@@ -46,24 +46,25 @@ class DeepSeekMultiTokenPredictorLayer(nn.Module):
         self.block = DeepseekV3DecoderLayer(build, layer, prefix)
         self.norm = parameter(hidden)
 
-    def forward(
-        self,
-        embedded: torch.Tensor,
-        previous: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-    ) -> torch.Tensor:
-        """``[T, H]`` in front of the head's norm.
+    def join(self, embedded: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        """``[T, H]``, the input of the layer.
 
         Args:
             embedded: ``[T, H]`` embeddings of the tokens.
             previous: ``[T, H]`` normed hidden states, the target's or those of the depth before.
-            cos: ``[T, R / 2]`` float32.
-            sin: the same.
         """
         own = rms_norm(embedded, self.enorm, self.norm_eps)
         before = rms_norm(previous, self.hnorm, self.norm_eps)
-        joined = linear(torch.cat([own, before], dim=-1), self.eh_proj)
+        return linear(torch.cat([own, before], dim=-1), self.eh_proj)
+
+    def forward(self, joined: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """``[T, H]`` in front of the head's norm.
+
+        Args:
+            joined: ``[T, H]`` of :meth:`join`.
+            cos: ``[T, R / 2]`` float32.
+            sin: the same.
+        """
         stream: Stream = self.block(Stream(None, joined), cos, sin)
         return stream.sum()
 
@@ -114,10 +115,15 @@ class DeepSeekMultiTokenPredictor(nn.Module):
         """``[T, H]`` of one depth, in front of the head's norm."""
         follow_torch_threads()
         cos, sin = self.rotary.gather(positions)
-        # No earlier hidden state predicts the first token, so training masks its embedding.
-        embedded = self.embed_tokens(input_ids).masked_fill((positions == 0).unsqueeze(-1), 0)
-        hidden: torch.Tensor = self.depth(step)(embedded, previous, cos, sin)
+        # What the input is made of is not held while the layer runs.
+        joined = self.depth(step).join(self._embedded(input_ids, positions), previous)
+        hidden: torch.Tensor = self.depth(step)(joined, cos, sin)
         return hidden
+
+    def _embedded(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        # No earlier hidden state predicts the first token, so training masks its embedding.
+        embedded: torch.Tensor = self.embed_tokens(input_ids)
+        return embedded.masked_fill((positions == 0).unsqueeze(-1), 0)
 
 
 class AscendDeepSeekMTP(nn.Module):

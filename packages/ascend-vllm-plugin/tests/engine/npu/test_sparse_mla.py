@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ import torch
 from ascend_models_deepseek.testing import (
     BFLOAT16_MEAN_RATIO,
     BFLOAT16_MEAN_SLACK,
-    MEAN_LOGITS_OF_KEYS,
+    EIGHT_BIT_MEAN_RATIO,
     random_prompt,
 )
-from ascend_models_deepseek.testing.oracle_v32 import V32Oracle
+from ascend_models_deepseek.testing.oracle_v32 import V32MtpOracle, V32Oracle
 from ascend_ops_core.testing.contract import installed
 from ascend_ops_core.testing.simulated_npu import counters
 
@@ -32,6 +33,8 @@ ROUTES = {
     "npu_sparse_flash_attention",
     "npu_kv_quant_sparse_flash_attention",
 }
+# What a device family keeps of indexer keys: values and scales.
+KEYS = {"A3": (torch.int8, torch.float16), "A5": (torch.float8_e4m3fn, torch.float32)}
 SHAPES = [(1, 8, 0), (129, 6, 0), (19, 10, 1), (25, 8, 3), (200, 5, 4)]
 
 
@@ -60,20 +63,41 @@ def test_replays_give_the_tokens_of_transformers(
     assert (counters() - before).replays >= 5
 
 
-@pytest.mark.xfail(strict=True, reason="steps with drafts of V3.2 run without a graph for now")
-def test_drafts_are_verified_by_graphs(engines: EnginePool, checkpoints: Checkpoints) -> None:
+@pytest.mark.parametrize(("name", "width"), [("v32", 2), ("glm", 3)])
+def test_drafts_are_verified_by_graphs(
+    engines: EnginePool, checkpoints: Checkpoints, name: str, width: int
+) -> None:
+    """One, two and three requests that verify drafts each have a graph; GLM-5 repeats selections.
+
+    Where a chunk of a prompt ends, vLLM 0.27.1's runner for devices gives the draft another token,
+    so that acceptance is compared for whole prompts.
+    """
     settings = GRAPHS | {
         "compilation_config": {
             "cudagraph_mode": "FULL_DECODE_ONLY",
-            "cudagraph_capture_sizes": [3, 6],
+            "cudagraph_capture_sizes": [(1 + width) * count for count in (1, 2, 3)],
         },
-        "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
+        "speculative_config": {"method": "mtp", "num_speculative_tokens": width},
     }
-    engine, oracle = engines.get("v32", **settings), oracle_of(checkpoints, "v32")
-    before = counters()
-    requests = requests_of(oracle, [(1, 10, 0), (40, 10, 0), (129, 8, 2)], seed=60)
-    assert_all_match(oracle, requests, engine.run(requests))
-    assert (counters() - before).replays >= 4
+    engine, oracle = engines.get(name, **settings), oracle_of(checkpoints, name)
+    names = ("num_draft_tokens", "num_accepted_tokens")
+    before = [engine.metric(f"vllm:spec_decode_{one}") for one in names]
+    replays = counters()
+    requests = [
+        Request(oracle.clear_prompt(length, 12 + width, seed=60 + length), 12, at)
+        for length, at in ((1, 0), (40, 0), (129, 2))
+    ]
+    results = engine.run(requests)
+    assert (counters() - replays).replays >= 4
+    assert_all_match(oracle, requests, results)
+    after = [engine.metric(f"vllm:spec_decode_{one}") for one in names]
+    drafts = V32MtpOracle(oracle)
+    expected = [drafts.speculate(r.prompt, r.count, width) for r in requests]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [
+        sum(one.drafted for one in expected),
+        sum(one.accepted for one in expected),
+    ]
+    assert sum(one.accepted for one in expected) > 0
 
 
 @pytest.mark.usefixtures("family")
@@ -81,10 +105,7 @@ def test_drafts_are_verified_by_graphs(engines: EnginePool, checkpoints: Checkpo
 def test_keys_in_the_rows_of_the_family(
     engines: EnginePool, checkpoints: Checkpoints, family_name: str
 ) -> None:
-    """int8 keys on A3, float8_e4m3fn keys on A5; latents keep the model's dtype.
-
-    A selection can flip, so that single logits have no useful bound.
-    """
+    """int8 keys on A3, float8_e4m3fn keys on A5; latents keep the model's dtype."""
     oracle = oracle_of(checkpoints, "v32")
     engine = engines.get(
         "v32", additional_config={"device_family": family_name, "cache_dtype": "family"}
@@ -93,27 +114,37 @@ def test_keys_in_the_rows_of_the_family(
     assert dtypes == {"latent_cache": torch.float32, "index_cache": torch.uint8}
     requests = requests_of(oracle, [(129, 6, 0), (40, 8, 1)], seed=90)
     results = engine.run(requests)
-    differences = [
-        (result.logits - oracle.picked_logits(request.prompt, result.tokens)).abs().flatten()
-        for request, result in zip(requests, results, strict=True)
-    ]
-    mean = float(torch.cat(differences).mean())
-    assert 0 < mean <= MEAN_LOGITS_OF_KEYS[family_name]
+
+    def logits() -> torch.Tensor:
+        return torch.cat(
+            [
+                oracle.logits([*r.prompt, *o.tokens[:-1]])[-r.count :]
+                for r, o in zip(requests, results, strict=True)
+            ]
+        )
+
+    exact = logits()
+    with oracle.eight_bit_keys(*KEYS[family_name]):
+        rounded = logits()
+    ours = float((torch.cat([result.logits for result in results]) - exact).abs().mean())
+    theirs = float((rounded - exact).abs().mean())
+    print(f"keys of {family_name}: {ours}, transformers {theirs}")
+    assert 0 < ours <= EIGHT_BIT_MEAN_RATIO * theirs
     engines.close()
 
 
 @pytest.mark.parametrize(
-    ("config", "operators", "slack"),
+    ("config", "operators", "eight_bits"),
     [
         (
             {"cache_dtype": "model"},
             {"npu_lightning_indexer", "npu_sparse_flash_attention"},
-            BFLOAT16_MEAN_SLACK,
+            False,
         ),
         (
             {"cache_dtype": "family", "latent_cache_dtype": "int8"},
             {"npu_quant_lightning_indexer", "npu_kv_quant_sparse_flash_attention"},
-            MEAN_LOGITS_OF_KEYS["A3"],
+            True,
         ),
     ],
     ids=["bfloat16", "int8"],
@@ -123,7 +154,7 @@ def test_torch_npu_s_operators_are_called(
     checkpoints: Checkpoints,
     config: dict[str, Any],
     operators: set[str],
-    slack: float,
+    eight_bits: bool,
 ) -> None:
     """With the published widths in bfloat16, in prompts and in decode steps."""
     folder = checkpoints.folder("v32_wide", torch.bfloat16)
@@ -145,6 +176,8 @@ def test_torch_npu_s_operators_are_called(
         truth = exact.logits(ids)
         assert result.prompt_logits is not None
         ours.append((torch.cat([result.prompt_logits, result.logits]) - truth).abs().flatten())
-        theirs.append((rounded.logits(ids) - truth).abs().flatten())
+        with rounded.eight_bit_keys(*KEYS["A3"]) if eight_bits else nullcontext():
+            theirs.append((rounded.logits(ids) - truth).abs().flatten())
     error, yardstick = float(torch.cat(ours).mean()), float(torch.cat(theirs).mean())
-    assert error <= BFLOAT16_MEAN_RATIO * yardstick + slack, (error, yardstick)
+    print(f"eight bits {eight_bits}: {error}, transformers {yardstick}")
+    assert error <= BFLOAT16_MEAN_RATIO * yardstick + BFLOAT16_MEAN_SLACK, (error, yardstick)
