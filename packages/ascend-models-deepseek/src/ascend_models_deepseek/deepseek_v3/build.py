@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from ascend_attention.layers.context_parallel import ContextParallel
+from ascend_attention.vllm.context_parallel import context_parallel
 from ascend_fused_moe.checkpoint_quant import quant_of
 from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.vllm.groups import vllm_groups
@@ -50,6 +52,7 @@ class Build:
         forms: in which form the checkpoint has which weight.
         keep_dtype: caches keep the model's dtype, whatever the device family fixes.
         int8_latents: latents are cached in eight bits.
+        context: the exchanges with the ranks that share contexts, if any do.
     """
 
     architecture: Architecture
@@ -64,6 +67,7 @@ class Build:
     forms: WeightForms
     keep_dtype: bool = False
     int8_latents: bool = False
+    context: ContextParallel | None = None
 
     @classmethod
     def of(
@@ -121,6 +125,7 @@ class Build:
             forms,
             keep_dtype,
             eight_bits,
+            context_parallel(vllm_config, shard.num_heads),
         )
 
     def param_prefix(self, layer: int) -> str:

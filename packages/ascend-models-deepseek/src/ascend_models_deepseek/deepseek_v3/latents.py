@@ -18,7 +18,8 @@ def int8_latents(
     """Whether ``additional_config`` asks for it (``latent_cache_dtype``), or the checkpoint does.
 
     A checkpoint's wish (ModelSlim's C8 and FAKQuant) holds where operators read such latents: on an
-    NPU, for a model that attends to selected tokens, unless ``cache_dtype`` is ``"model"``.
+    NPU, for a model that attends to selected tokens, unless ``cache_dtype`` is ``"model"`` or ranks
+    share contexts.
 
     Args:
         vllm_config: the engine's config.
@@ -29,7 +30,9 @@ def int8_latents(
     given = vllm_config.additional_config
     asked = given if isinstance(given, Mapping) else {}
     if asked.get("latent_cache_dtype") is not None:
-        return _asked(vllm_config)
+        return asked_for_int8_latents(vllm_config)
+    if vllm_config.parallel_config.decode_context_parallel_size > 1:
+        return False
     return wants_int8_latents(
         described, asked.get("cache_dtype", "family"), sparse=sparse, family=family
     )
@@ -49,7 +52,8 @@ def wants_int8_latents(
     return described.kv == "int8" and cache_dtype != "model" and sparse and family != "cpu"
 
 
-def _asked(vllm_config: VllmConfig) -> bool:
+def asked_for_int8_latents(vllm_config: VllmConfig) -> bool:
+    """Whether ``additional_config`` asks for latents in eight bits."""
     given = vllm_config.additional_config
     return isinstance(given, Mapping) and given.get("latent_cache_dtype") == "int8"
 
@@ -64,7 +68,7 @@ def check_latents(vllm_config: VllmConfig, *, sparse: bool) -> None:
     Raises:
         InvalidInputError: they are asked for and not read.
     """
-    if _asked(vllm_config) and not sparse:
+    if asked_for_int8_latents(vllm_config) and not sparse:
         raise InvalidInputError(
             "additional_config latent_cache_dtype='int8'",
             "attention over all tokens reads latents in the model's dtype",
