@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from ascend_attention.caches import CacheRole
-from ascend_attention.vllm.sfa.shared import RepeatedSelection
 from ascend_models_deepseek.architectures import ARCHITECTURES
 from ascend_models_deepseek.deepseek_v3.latents import check_latents
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
@@ -200,19 +199,3 @@ def test_ranks_hold_whole_indexers() -> None:
         if "indexer" in name:
             assert rule == parts[1][name]
             assert not rule.source
-
-
-def test_later_draft_tokens_take_over_the_rows_that_are_drafted_from() -> None:
-    """What comes behind the first token of a round is no part of the selection."""
-    selection = RepeatedSelection()
-    selection.offer(torch.zeros(3, 2, dtype=torch.int32))
-    with pytest.raises(InvalidInputError, match="2 requests that draft another token"):
-        selection.take(2)
-    selection.repeat(reusing=False)
-    selection.offer(torch.tensor([[0, 1], [2, 3], [4, 5], [6, 7]], dtype=torch.int32))
-    selection.keep_rows(torch.tensor([1, 3]))
-    selection.repeat(reusing=True)
-    assert selection.take(2).tolist() == [[2, 3], [6, 7]]
-    assert selection.take(1).tolist() == [[2, 3]]
-    with pytest.raises(InvalidInputError, match="3 requests that draft another token"):
-        selection.take(3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -120,19 +120,11 @@ def hadamard_matrix(size: int) -> torch.Tensor:
 
 
 class V32MtpOracle(V3MtpOracle):
-    """Greedy drafts of the draft layer, whose attention selects tokens like the target's.
-
-    With ``index_share_for_mtp_iteration`` the tokens behind the first of a round attend to what was
-    selected for the first.
-    """
+    """Greedy drafts of the draft layer, whose attention selects tokens like the target's."""
 
     def __init__(self, target: Oracle) -> None:
         super().__init__(target)
         block = self.layer.mtp_block
-        self._selected: torch.Tensor | None = None
-        if getattr(target.model.config, "index_share_for_mtp_iteration", False):
-            indexer = block.self_attn.indexer
-            indexer.forward = self._repeating(indexer.forward)
         forward = block.forward
 
         def hidden(*args: Any, **kwargs: Any) -> Any:
@@ -141,26 +133,6 @@ class V32MtpOracle(V3MtpOracle):
             return out[0] if isinstance(out, tuple) else out
 
         block.forward = hidden
-
-    def draft(self, streams: torch.Tensor, ids: Sequence[int], count: int) -> list[int]:
-        """Propose `count` tokens after `ids`; see `MtpOracle.draft`."""
-        self._selected = None
-        return super().draft(streams, ids, count)
-
-    def _repeating(self, select: Any) -> Any:
-        """Wrap an indexer's forward: the last row is that of the round's first draft token."""
-
-        def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
-            chosen: torch.Tensor = select(*args, **kwargs)
-            if self._selected is None:
-                self._selected = chosen[:, -1:]
-                return chosen
-            missing = chosen.shape[2] - self._selected.shape[2]
-            # The same token twice is selected once.
-            again = self._selected[..., :1].expand(-1, -1, missing)
-            return torch.cat([chosen[:, :-1], torch.cat([self._selected, again], -1)], 1)
-
-        return forward
 
     def draft_config(self, config: Any) -> Any:
         """Return the target's config with one layer: with experts and an indexer of its own."""

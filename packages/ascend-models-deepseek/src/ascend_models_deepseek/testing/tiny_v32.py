@@ -46,7 +46,6 @@ class TinyV32Spec(TinyV3Spec):
 class TinyGlmSpec(TinyV32Spec):
     """The same for GLM-5, some of whose layers take over the selection of one in front of them."""
 
-    index_share_for_mtp_iteration: bool = True
     index_topk_freq: int = 2
     index_skip_topk_offset: int = 2
 

@@ -145,7 +145,6 @@ def test_the_engine_allocates_what_was_planned(case: Case, tmp_path: Path) -> No
     found = started(folder, case)
     plan = planned(folder, case, in_flight=found["in_flight"])
     share = plan.budget / 100
-    print(found, plan.activations, plan.attention, plan.graphs)
     assert found["weights"] == sum(plan.weights.values())
     assert found["captured"] == len(plan.request.captures.sizes)
     assert found["caches"] == found["num_blocks"] * plan.pool.stride

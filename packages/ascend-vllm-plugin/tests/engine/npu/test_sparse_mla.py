@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from ascend_models_deepseek.testing import (
     BFLOAT16_MEAN_RATIO,
     BFLOAT16_MEAN_SLACK,
-    EIGHT_BIT_MEAN_RATIO,
+    MEAN_LOGITS_OF_KEYS,
     random_prompt,
 )
 from ascend_models_deepseek.testing.oracle_v32 import V32MtpOracle, V32Oracle
@@ -33,8 +32,6 @@ ROUTES = {
     "npu_sparse_flash_attention",
     "npu_kv_quant_sparse_flash_attention",
 }
-# What a device family keeps of indexer keys: values and scales.
-KEYS = {"A3": (torch.int8, torch.float16), "A5": (torch.float8_e4m3fn, torch.float32)}
 SHAPES = [(1, 8, 0), (129, 6, 0), (19, 10, 1), (25, 8, 3), (200, 5, 4)]
 
 
@@ -67,7 +64,7 @@ def test_replays_give_the_tokens_of_transformers(
 def test_drafts_are_verified_by_graphs(
     engines: EnginePool, checkpoints: Checkpoints, name: str, width: int
 ) -> None:
-    """One, two and three requests that verify drafts each have a graph; GLM-5 repeats selections.
+    """One, two and three requests that verify drafts each have a graph.
 
     Where a chunk of a prompt ends, vLLM 0.27.1's runner for devices gives the draft another token,
     so that acceptance is compared for whole prompts.
@@ -105,7 +102,10 @@ def test_drafts_are_verified_by_graphs(
 def test_keys_in_the_rows_of_the_family(
     engines: EnginePool, checkpoints: Checkpoints, family_name: str
 ) -> None:
-    """int8 keys on A3, float8_e4m3fn keys on A5; latents keep the model's dtype."""
+    """int8 keys on A3, float8_e4m3fn keys on A5; latents keep the model's dtype.
+
+    A selection can flip, so that single logits have no useful bound.
+    """
     oracle = oracle_of(checkpoints, "v32")
     engine = engines.get(
         "v32", additional_config={"device_family": family_name, "cache_dtype": "family"}
@@ -114,37 +114,27 @@ def test_keys_in_the_rows_of_the_family(
     assert dtypes == {"latent_cache": torch.float32, "index_cache": torch.uint8}
     requests = requests_of(oracle, [(129, 6, 0), (40, 8, 1)], seed=90)
     results = engine.run(requests)
-
-    def logits() -> torch.Tensor:
-        return torch.cat(
-            [
-                oracle.logits([*r.prompt, *o.tokens[:-1]])[-r.count :]
-                for r, o in zip(requests, results, strict=True)
-            ]
-        )
-
-    exact = logits()
-    with oracle.eight_bit_keys(*KEYS[family_name]):
-        rounded = logits()
-    ours = float((torch.cat([result.logits for result in results]) - exact).abs().mean())
-    theirs = float((rounded - exact).abs().mean())
-    print(f"keys of {family_name}: {ours}, transformers {theirs}")
-    assert 0 < ours <= EIGHT_BIT_MEAN_RATIO * theirs
+    differences = [
+        (result.logits - oracle.picked_logits(request.prompt, result.tokens)).abs().flatten()
+        for request, result in zip(requests, results, strict=True)
+    ]
+    mean = float(torch.cat(differences).mean())
+    assert 0 < mean <= MEAN_LOGITS_OF_KEYS[family_name]
     engines.close()
 
 
 @pytest.mark.parametrize(
-    ("config", "operators", "eight_bits"),
+    ("config", "operators", "slack"),
     [
         (
             {"cache_dtype": "model"},
             {"npu_lightning_indexer", "npu_sparse_flash_attention"},
-            False,
+            BFLOAT16_MEAN_SLACK,
         ),
         (
             {"cache_dtype": "family", "latent_cache_dtype": "int8"},
             {"npu_quant_lightning_indexer", "npu_kv_quant_sparse_flash_attention"},
-            True,
+            MEAN_LOGITS_OF_KEYS["A3"],
         ),
     ],
     ids=["bfloat16", "int8"],
@@ -154,7 +144,7 @@ def test_torch_npu_s_operators_are_called(
     checkpoints: Checkpoints,
     config: dict[str, Any],
     operators: set[str],
-    eight_bits: bool,
+    slack: float,
 ) -> None:
     """With the published widths in bfloat16, in prompts and in decode steps."""
     folder = checkpoints.folder("v32_wide", torch.bfloat16)
@@ -176,8 +166,6 @@ def test_torch_npu_s_operators_are_called(
         truth = exact.logits(ids)
         assert result.prompt_logits is not None
         ours.append((torch.cat([result.prompt_logits, result.logits]) - truth).abs().flatten())
-        with rounded.eight_bit_keys(*KEYS["A3"]) if eight_bits else nullcontext():
-            theirs.append((rounded.logits(ids) - truth).abs().flatten())
+        theirs.append((rounded.logits(ids) - truth).abs().flatten())
     error, yardstick = float(torch.cat(ours).mean()), float(torch.cat(theirs).mean())
-    print(f"eight bits {eight_bits}: {error}, transformers {yardstick}")
-    assert error <= BFLOAT16_MEAN_RATIO * yardstick + BFLOAT16_MEAN_SLACK, (error, yardstick)
+    assert error <= BFLOAT16_MEAN_RATIO * yardstick + slack, (error, yardstick)

@@ -15,7 +15,7 @@ from ascend_attention.vllm.sfa.cache_layers import AscendSFALatentCache
 from ascend_attention.vllm.sfa.indexer import IndexerWrapper
 from ascend_attention.vllm.sfa.metadata import AscendSFAMetadata
 from ascend_attention.vllm.sfa.over_ranks import over_ranks
-from ascend_attention.vllm.sfa.shared import RepeatedSelection, SharedSelection
+from ascend_attention.vllm.sfa.shared import SharedSelection
 
 
 class AscendSFAImpl:
@@ -28,7 +28,6 @@ class AscendSFAImpl:
 
     Attributes:
         selection: where selections are passed on to other layers, or come from.
-        repeated: the selection of a round of drafts.
     """
 
     def __init__(
@@ -41,7 +40,6 @@ class AscendSFAImpl:
         self.cache = cache
         self.indexer = indexer
         self.selection = SharedSelection()
-        self.repeated = RepeatedSelection()
 
     def forward(
         self, hidden: torch.Tensor, query: MLAQuery, cos: torch.Tensor, sin: torch.Tensor
@@ -83,12 +81,9 @@ class AscendSFAImpl:
             return over_ranks(self, hidden, query, cos, sin, meta, meta.routes)
         if self.indexer is None:
             selected = self.selection.take()
-        elif self.repeated.reusing:
-            selected = self.repeated.take(meta.num_tokens)
         else:
             selected = self.indexer.select(hidden, query.q_input, cos, sin)
             self.selection.offer(selected)
-            self.repeated.offer(selected)
         latent, rope = weights.absorb(query.q_nope), query.q_rope
         if latent.device.type != "cpu":
             # torch_npu takes no queries with gaps, and a slower kernel would run instead.
