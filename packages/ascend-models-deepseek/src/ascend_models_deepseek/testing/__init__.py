@@ -17,6 +17,7 @@ from ascend_models_deepseek.testing.tiny_v4 import SPECS, TinyV4Spec, write_chec
 from ascend_models_deepseek.testing.tolerances import (
     BFLOAT16_MEAN_RATIO,
     BFLOAT16_MEAN_SLACK,
+    EIGHT_BIT_MEAN_RATIO,
     MEAN_LOGITS_OF_FAMILY_ROWS,
     MEAN_LOGITS_OF_KEYS,
     MXFP8_OVER_BFLOAT16,
@@ -26,6 +27,7 @@ from ascend_models_deepseek.testing.tolerances import (
 __all__ = [
     "BFLOAT16_MEAN_RATIO",
     "BFLOAT16_MEAN_SLACK",
+    "EIGHT_BIT_MEAN_RATIO",
     "FLOAT32_LOGITS_ATOL",
     "MEAN_LOGITS_OF_FAMILY_ROWS",
     "MEAN_LOGITS_OF_KEYS",

@@ -32,6 +32,14 @@ selection can flip, so that single logits have no useful bound. Measured over 40
 checkpoints: 2.0e-3 and 1.0e-2, and 2.0e-3 with drafts on A3.
 """
 
+EIGHT_BIT_MEAN_RATIO = 1.5
+"""An engine's mean |logit - float32 oracle| with indexer keys of eight bits in DeepSeek-V3.2 and
+GLM-5, over that of transformers whose indexers round queries and keys the same way, at most.
+
+A token that is selected for another changes all of a layer's attention, so single logits have no
+useful bound; which tokens change places depends on the order of additions.
+"""
+
 MEAN_LOGITS_OF_KEYS = {"A3": 2.5e-2, "A5": 1.2e-1}
 """Mean distance of logits with 8-bit indexer keys in DeepSeek-V3.2, by device family.
 
