@@ -47,6 +47,7 @@ def config(
             disable_custom_all_reduce=False,
             tensor_parallel_size=1,
         ),
+        scheduler_config=SimpleNamespace(async_scheduling=True, max_num_seqs=2000),
         speculative_config=None,
         num_speculative_tokens=0,
     )

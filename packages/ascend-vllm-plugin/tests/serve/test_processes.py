@@ -87,7 +87,11 @@ def made(spec: TinyV4Spec | TinyV3Spec, folder: Path) -> tuple[Path, Oracle]:
 
 
 def run(
-    folder: Path, settings: dict[str, Any], prompts: list[list[int]], where: Path
+    folder: Path,
+    settings: dict[str, Any],
+    prompts: list[list[int]],
+    where: Path,
+    count: int = COUNT,
 ) -> list[tuple[list[int], torch.Tensor]]:
     """Run generate.py and return tokens and logits of every prompt."""
     defaults = {
@@ -102,7 +106,7 @@ def run(
         "max_logprobs": -1,
     }
     arguments, result = where / "arguments.json", where / "result.safetensors"
-    given = {"settings": defaults | settings, "prompts": prompts, "count": COUNT}
+    given = {"settings": defaults | settings, "prompts": prompts, "count": count}
     arguments.write_text(json.dumps(given))
     environ = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     program = Path(__file__).with_name("generate.py")

@@ -16,7 +16,8 @@ def refuse_oversized_images() -> None:
     from PIL import Image
     from vllm.multimodal.media.image import ImageMediaIO
 
-    load = ImageMediaIO.load_bytes
+    loader: Any = ImageMediaIO
+    load = loader.load_bytes
     if hasattr(load, "__wrapped__"):
         return
 
@@ -27,4 +28,4 @@ def refuse_oversized_images() -> None:
         except Image.DecompressionBombError as error:
             raise ValueError(f"Failed to load image: {error} Send a smaller one.") from error
 
-    ImageMediaIO.load_bytes = load_bytes
+    loader.load_bytes = load_bytes
