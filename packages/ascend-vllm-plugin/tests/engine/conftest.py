@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Iterator
 
 import pytest
 
 from .harness import Checkpoints, EnginePool
+
+# What engines and oracles import in the end.
+IMPORTED_FIRST = (
+    "vllm.entrypoints.llm",
+    "vllm.v1.worker.gpu_model_runner",
+    "ascend_models_deepseek.registry",
+    "transformers.models.deepseek_v3.modeling_deepseek_v3",
+    "transformers.models.deepseek_v4.modeling_deepseek_v4",
+)
 
 
 @pytest.fixture(scope="session")
@@ -19,13 +29,17 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
 def in_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        import vllm.entrypoints.llm  # noqa: F401
+        for module in IMPORTED_FIRST:
+            importlib.import_module(module)
 
-        # vLLM collects garbage at every start and end of an engine; its modules never become any.
         gc.collect()
         gc.freeze()
+        # vLLM collects garbage a dozen times for every engine. It must not thaw its modules, which
+        # never become any; nor freeze an engine, which then would not be collected.
+        patch.setattr(gc, "freeze", lambda: None)
+        patch.setattr(gc, "unfreeze", lambda: None)
         yield
-        gc.unfreeze()
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

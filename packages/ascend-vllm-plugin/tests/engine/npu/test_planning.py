@@ -112,8 +112,6 @@ def started(folder: Path, case: Case) -> dict[str, int]:
         del core
         gc.collect()
         cleanup_dist_env_and_memory()
-        # What is alive now stays so; vLLM looks at it a dozen times for every engine.
-        gc.freeze()
     return found
 
 
