@@ -6,6 +6,8 @@ and peaks are carried on from block to block.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ascend_attention.ops.block_csr.reference import k2q_csr
@@ -85,34 +87,45 @@ class _Running:
     """
 
     def __init__(self, query: torch.Tensor, last: torch.Tensor) -> None:
-        self._query = query
-        self._last = last
-        self._peak = torch.full((*query.shape[:2], 1), _LOWEST)
-        self._total = torch.zeros((*query.shape[:2], 1))
-        self._summed = torch.zeros(query.shape)
+        peak = torch.full((*query.shape[:2], 1), _LOWEST)
+        total, summed = torch.zeros_like(peak), torch.zeros(query.shape)
+        self._held = (query, last, peak, total, summed)
 
     def add(
         self, tokens: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, first: int
     ) -> None:
         """Let queries ``tokens [n]`` attend to ``keys [c, D]`` of the positions from ``first``."""
-        step = max(1, _TILE_ELEMENTS // (self._query.shape[1] * keys.shape[0]))
+        step = max(1, _TILE_ELEMENTS // (self._held[0].shape[1] * keys.shape[0]))
         for part in tokens.split(step):
-            last = self._last[part]
-            logits = self._query[part] @ keys.T
-            if int(last.min()) < first + keys.shape[0] - 1:
-                hidden = first + torch.arange(keys.shape[0]) > last.view(-1, 1, 1)
-                logits.masked_fill_(hidden, float("-inf"))
-            before = self._peak[part]
-            peak = torch.maximum(before, logits.amax(dim=-1, keepdim=True))
-            weights = logits.sub_(peak).exp_()
-            kept = (before - peak).exp_()
-            self._peak[part] = peak
-            self._total[part] = self._total[part].mul_(kept).add_(weights.sum(-1, keepdim=True))
-            self._summed[part] = self._summed[part].mul_(kept).add_(weights @ values)
+            start, behind = int(part[0]), int(part[-1]) + 1
+            # Queries beside each other, as in short contexts, are views.
+            if behind - start == len(part):
+                self._attend(*(one[start:behind] for one in self._held), keys, values, first)
+            else:
+                some = [one.index_select(0, part) for one in self._held]
+                self._attend(*some, keys, values, first)
+                for to, one in zip(self._held[2:], some[2:], strict=True):
+                    to.index_copy_(0, part, one)
+
+    @staticmethod
+    def _attend(*given: Any) -> None:
+        """Bring ``peak``, ``total`` and ``summed`` up to date, in place."""
+        query, last, peak, total, summed, keys, values, first = given
+        logits = (query.flatten(0, 1) @ keys.T).view(*query.shape[:2], -1)
+        if int(last.min()) < first + keys.shape[0] - 1:
+            hidden = first + torch.arange(keys.shape[0]) > last.view(-1, 1, 1)
+            logits.masked_fill_(hidden, float("-inf"))
+        highest = torch.maximum(peak, logits.amax(dim=-1, keepdim=True))
+        weights = logits.sub_(highest).exp_()
+        kept = peak.sub_(highest).exp_()
+        total.mul_(kept).add_(weights.sum(-1, keepdim=True))
+        summed.mul_(kept).flatten(0, 1).addmm_(weights.flatten(0, 1), values)
+        peak.copy_(highest)
 
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
         """``[t, h, D]`` and ``[t, h]``."""
-        some = self._total > 0
-        total = torch.where(some, self._total, 1.0)
-        lse = torch.where(some, self._peak + total.log(), float("-inf"))
-        return self._summed / total, lse.squeeze(-1)
+        *_, peak, total, summed = self._held
+        some = total > 0
+        total = torch.where(some, total, 1.0)
+        lse = torch.where(some, peak + total.log(), float("-inf"))
+        return summed / total, lse.squeeze(-1)
