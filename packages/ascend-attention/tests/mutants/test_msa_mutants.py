@@ -14,9 +14,12 @@ pytestmark = pytest.mark.interpreter
         ("inside & (products > _LEAST)", "(products > _LEAST)"),
         ("(numbers < INIT_BLOCKS)[None, :], _INIT", "(numbers < 0)[None, :], _INIT"),
         ("numbers[None, :] > (last - LOCAL_BLOCKS)", "numbers[None, :] >= (last - LOCAL_BLOCKS)"),
-        ("number = first_block + one * block_stride", "number = first_block + one"),
+        (
+            "numbers = first_block + (column + c) * block_stride",
+            "numbers = first_block + column + c",
+        ),
     ],
-    ids=["later keys seen", "first blocks dropped", "one more local", "stride dropped"],
+    ids=["later keys seen", "init dropped", "one more local", "no stride"],
 )
 def test_block_scores(original: str, replacement: str) -> None:
     assert_noticed("ascend_attention::block_scores", original, replacement)
@@ -39,8 +42,8 @@ def test_best_blocks(original: str, replacement: str) -> None:
 @pytest.mark.parametrize(
     ("original", "replacement"),
     [
-        ("first + tl.arange(0, ROWS) < context", "first + tl.arange(0, ROWS) <= context"),
-        ("total = total * tl.exp(peak - higher)", "total = total"),
+        ("(r < left)[None, :], logits", "(r <= left)[None, :], logits"),
+        ("total = total * factor + tl", "total = total + tl"),
         ("first = split * share", "first = 0 * share"),
         ("group = at_group - token * GROUPS", "group = 0"),
     ],

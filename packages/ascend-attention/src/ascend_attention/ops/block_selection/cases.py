@@ -192,7 +192,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("strided", lambda new: _candidates(new, (3, 4), 33, 7, first=5, stride=8)),
         Case("merged", lambda new: _candidates(new, (3, 2), 40, 16, given=True)),
         Case("poisoned", _poisoned),
-        Case("many", lambda new: _candidates(new, (1, 2), 1100, 5)),
+        Case("many", lambda new: _candidates(new, (1, 2), 2100, 5)),
         Case("m3_decode", lambda new: _candidates(new, (8, 4), 512, 16), large=True),
         Case("m3_tp4", lambda new: _candidates(new, (8, 1), 512, 16), large=True),
         Case("m3_prefill", lambda new: _candidates(new, (4096, 4), 256, 16), large=True),

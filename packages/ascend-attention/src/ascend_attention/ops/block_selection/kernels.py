@@ -29,6 +29,9 @@ _MOST_KEYS = 128
 # Columns of scores that leave together: 32 bytes, the least that a transfer moves.
 _COLUMNS = 8
 
+# Candidates of a row that are kept in the unified buffer; more are taken in parts.
+_MOST_CANDIDATES = 2048
+
 # Bytes per candidate: score and number, comparison and what replaces them.
 _CANDIDATE_BYTES = 20
 
@@ -40,6 +43,36 @@ _INIT = tl.constexpr(reference.INIT)
 _LOCAL = tl.constexpr(reference.LOCAL)
 # Above every number of a block, and exact as a float.
 _NO_BLOCK = tl.constexpr(1 << 24)
+
+
+@triton.jit
+def _largest(
+    query,
+    key_ptr,
+    table,
+    number,
+    place,
+    block_stride,
+    row_stride,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+    PAGE: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """``[ROWS]`` largest products with the keys of a block up to each row's position."""
+    d = tl.arange(0, PADDED)
+    k = tl.arange(0, KEYS)
+    at = key_ptr + as_int64(tl.load(table + number)) * block_stride
+    best = tl.full((query.shape[0],), _LEAST, tl.float32)
+    for row in tl.static_range(0, PAGE, KEYS):
+        to = at + row * row_stride + k[:, None] * row_stride + d[None, :]
+        keys = tl.load(to) if PADDED == DIM else tl.load(to, mask=(d < DIM)[None, :], other=0.0)
+        products = tl.dot(query, tl.trans(keys), input_precision="ieee")
+        inside = (number * PAGE + row + k)[None, :] <= place[:, None]
+        # A comparison with NaN is false.
+        top = tl.max(tl.where(inside & (products > _LEAST), products, _LEAST), axis=1)
+        best = top if PAGE == KEYS else tl.where(top > best, top, best)
+    return best
 
 
 @triton.jit
@@ -74,7 +107,6 @@ def _block_scores_kernel(
 ):
     h = tl.arange(0, ROWS)
     d = tl.arange(0, PADDED)
-    k = tl.arange(0, KEYS)
     c = tl.arange(0, COLUMNS)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         tile = unit // runs
@@ -117,26 +149,10 @@ def _block_scores_kernel(
                 live = tl.where(seen >= 0, seen // block_stride + 1, 0)
                 live = tl.where(live < behind, live, behind)
                 for one in range(column, live):
-                    number = first_block + one * block_stride
-                    block = tl.load(table + number)
-                    best = tl.full((ROWS,), _LEAST, tl.float32)
-                    for row in range(0, PAGE, KEYS):
-                        at_key = key_ptr + as_int64(block) * key_block_stride
-                        at_key += row * key_row_stride
-                        if PADDED == DIM:
-                            keys = tl.load(at_key + k[:, None] * key_row_stride + d[None, :])
-                        else:
-                            keys = tl.load(
-                                at_key + k[:, None] * key_row_stride + d[None, :],
-                                mask=(d < DIM)[None, :],
-                                other=0.0,
-                            )
-                        products = tl.dot(query, tl.trans(keys), input_precision="ieee")
-                        inside = (number * PAGE + row + k)[None, :] <= place[:, None]
-                        # A comparison with NaN is false.
-                        products = tl.where(inside & (products > _LEAST), products, _LEAST)
-                        top = tl.max(products, axis=1)
-                        best = tl.where(top > best, top, best)
+                    best = _largest(
+                        query, key_ptr, table, first_block + one * block_stride, place,
+                        key_block_stride, key_row_stride, DIM, PADDED, PAGE, KEYS,
+                    )  # fmt: skip
                     scores = tl.where((c == one - column)[None, :], best[:, None], scores)
                 numbers = first_block + (column + c) * block_stride
                 if INIT_BLOCKS > 0:
@@ -289,6 +305,8 @@ def best_blocks(
     values = torch.empty(shape, dtype=torch.float32, device=scores.device)
     if not candidates:
         return chosen.fill_(-1), values.fill_(float("-inf"))
+    if candidates > _MOST_CANDIDATES:
+        return _best_of_parts(scores, ids, top_k, first_block, block_stride)
     rows = tokens * heads
     padded = max(next_power_of_two(candidates), _COLUMNS)
     padded_kept = max(next_power_of_two(top_k), _COLUMNS)
@@ -321,3 +339,25 @@ def best_blocks(
     }
     launch(_best_blocks_kernel, programs, arguments, constants)
     return chosen, values
+
+
+def _best_of_parts(
+    scores: torch.Tensor,
+    ids: torch.Tensor | None,
+    top_k: int,
+    first_block: int,
+    block_stride: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best of the best of each part."""
+    found = [
+        best_blocks(
+            scores[..., start : start + _MOST_CANDIDATES],
+            None if ids is None else ids[..., start : start + _MOST_CANDIDATES],
+            top_k,
+            first_block + start * block_stride,
+            block_stride,
+        )
+        for start in range(0, scores.shape[2], _MOST_CANDIDATES)
+    ]
+    numbers, values = (torch.cat(parts, dim=-1) for parts in zip(*found, strict=True))
+    return best_blocks(values, numbers, top_k, 0, 1)

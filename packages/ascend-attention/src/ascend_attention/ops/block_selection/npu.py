@@ -15,7 +15,6 @@ _MOST_HEADS = 64
 _ROWS = 16
 # The compiler for A5 crashes on tiles of 16 rows of 16-bit values.
 _ROWS_OF_HALVES = {"A5": 32}
-_MOST_CANDIDATES = 8192
 _MOST_KEPT = 64
 
 
@@ -67,13 +66,10 @@ def supports_best_blocks_triton(
     first_block: int,
     block_stride: int,
 ) -> Support:
-    """As many candidates as a row of the unified buffer holds with what is made of them."""
+    """Up to 64 blocks of a query."""
     return first_refusal(
         (
-            scores.shape[2] <= _MOST_CANDIDATES,
-            f"{scores.shape[2]} candidates, the kernel keeps {_MOST_CANDIDATES} in the unified "
-            "buffer",
+            top_k <= _MOST_KEPT,
+            f"top_k={top_k}, the kernel goes over the candidates at most {_MOST_KEPT} times",
         ),
-        (top_k <= _MOST_KEPT, f"top_k={top_k}, the kernel goes over the candidates {_MOST_KEPT} "
-         "times at most"),
-    )  # fmt: skip
+    )

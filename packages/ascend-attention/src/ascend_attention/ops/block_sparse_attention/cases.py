@@ -114,10 +114,10 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("many_heads", lambda new: _attended(new, [(2, 40)], (40, 2), 16, 16, 2)),
         Case("bfloat16", lambda new: _attended(new, [(4, 70)], (8, 2), 32, 32, 2, dtype=BF16)),
         Case("half", lambda new: _attended(new, [(2, 70)], (4, 4), 32, 32, 2, dtype=F16)),
-        Case("many_queries", lambda new: _attended(new, [(20, 90), (1, 60)], (4, 2), 16, 16, 3)),
+        Case("many_queries", lambda new: _attended(new, [(40, 90), (1, 60)], (4, 2), 16, 16, 3)),
         Case(
             "many_in_bfloat16",
-            lambda new: _attended(new, [(17, 70)], (2, 1), 32, 32, 2, dtype=BF16, padding=1),
+            lambda new: _attended(new, [(30, 70)], (2, 1), 32, 32, 2, dtype=BF16, padding=1),
         ),
         Case(
             "split",

@@ -2,8 +2,8 @@
 
 A unit of work is a tile of the query heads that share one selection, and a part of its blocks. Only
 where a step has too few of them for the cores are the blocks of a query split between units, whose
-results are merged by their logarithms. Two passes go over the blocks: the first finds peak and
-denominator, so that in the second the accumulator stays in the matrix unit.
+results are merged by their logarithms. One pass with a running softmax reads every block once: with
+a few heads a block's keys are more to read again than the sums are to rescale.
 """
 
 from __future__ import annotations
@@ -24,16 +24,8 @@ _LOWEST = tl.constexpr(-3.0e38)
 
 
 @triton.jit
-def _logits(query, keys, first, context, scale, ROWS: tl.constexpr):
-    """``[heads, rows]`` float32, -inf where a key lies behind the query."""
-    product = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
-    bias = tl.where(first + tl.arange(0, ROWS) < context, 0.0, float("-inf"))
-    return product + bias[None, :]
-
-
-@triton.jit
 def _rows(at, row_stride, count, WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr):
-    """``[ROWS, PADDED]``; zeros behind ``count``, since what stands there may be NaN."""
+    """``[ROWS, PADDED]``; zeros behind ``count``, since no weight is zero enough for NaN."""
     r = tl.arange(0, ROWS)
     d = tl.arange(0, PADDED)
     mask = (r < count)[:, None] & (d < WIDTH)[None, :]
@@ -79,6 +71,7 @@ def _block_sparse_attention_kernel(
     h = tl.arange(0, TAKEN)
     d = tl.arange(0, PADDED)
     k = tl.arange(0, PLACES)
+    r = tl.arange(0, ROWS)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         pair = unit // SPLITS
         split = unit - pair * SPLITS
@@ -104,38 +97,34 @@ def _block_sparse_attention_kernel(
         table = table_ptr + as_int64(request) * table_stride
         peak = tl.full((TAKEN,), _LOWEST, tl.float32)
         total = tl.zeros((TAKEN,), tl.float32)
-        for piece in range(first, last):
-            number = tl.load(selected + piece // PIECES)
-            row = (piece % PIECES) * ROWS
-            block = as_int64(tl.load(table + number))
-            start = number * PAGE + row
-            at = key_ptr + block * key_block + row * key_row + group * key_head
-            keys = _rows(at, key_row, context - start, WIDTH, PADDED, ROWS)
-            logits = _logits(query, keys, start, context, scale, ROWS)
-            top = tl.max(logits, axis=1)
-            higher = tl.where(top > peak, top, peak)
-            total = total * tl.exp(peak - higher)
-            total += tl.sum(tl.exp(logits - higher[:, None]), axis=1)
-            peak = higher
-        some = total > 0.0
-        factor = 1.0 / tl.where(some, total, 1.0)
         summed = tl.zeros((TAKEN, PADDED), tl.float32)
         for piece in range(first, last):
             number = tl.load(selected + piece // PIECES)
             row = (piece % PIECES) * ROWS
             block = as_int64(tl.load(table + number))
-            start = number * PAGE + row
+            left = context - number * PAGE - row
             at = key_ptr + block * key_block + row * key_row + group * key_head
-            keys = _rows(at, key_row, context - start, WIDTH, PADDED, ROWS)
+            # A page holds whole tiles, and what stands behind the query is masked below.
+            keys = _rows(at, key_row, ROWS, WIDTH, PADDED, ROWS)
             at = value_ptr + block * value_block + row * value_row + group * value_head
-            values = _rows(at, value_row, context - start, WIDTH, PADDED, ROWS)
-            logits = _logits(query, keys, start, context, scale, ROWS)
-            weights = tl.exp(logits - peak[:, None]) * factor[:, None]
-            summed = tl.dot(weights.to(values.dtype), values, summed, input_precision="ieee")
+            values = _rows(at, value_row, left, WIDTH, PADDED, ROWS)
+            logits = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+            logits = tl.where((r < left)[None, :], logits, float("-inf"))
+            top = tl.max(logits, axis=1)
+            higher = tl.where(top > peak, top, peak)
+            weights = tl.exp(logits - higher[:, None])
+            factor = tl.exp(peak - higher)
+            total = total * factor + tl.sum(weights, axis=1)
+            added = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+            summed = summed * factor[:, None] + added
+            peak = higher
+        some = total > 0.0
+        total = tl.where(some, total, 1.0)
+        summed = summed * (1.0 / total)[:, None]
         to = (as_int64(split) * tokens + token) * GROUPS * SHARED + head
         out = out_ptr + to * WIDTH + h[:, None] * WIDTH + d[None, :]
         tl.store(out, summed.to(out_ptr.dtype.element_ty), mask=mask)
-        lse = tl.where(some, peak + tl.log(tl.where(some, total, 1.0)), float("-inf"))
+        lse = tl.where(some, peak + tl.log(total), float("-inf"))
         tl.store(lse_ptr + to + h, lse, mask=real)
 
 

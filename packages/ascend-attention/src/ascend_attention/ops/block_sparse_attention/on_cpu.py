@@ -1,4 +1,4 @@
-"""Block-sparse attention on a CPU: by queries where a request has few, by blocks where many."""
+"""Block-sparse attention on a CPU: by queries, or by blocks where many queries share each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ascend_attention.ops.block_sparse_attention import by_block, reference
 
 _cpu = CpuKernels("ascend_attention.ops.block_sparse_attention.cpu")
 
-# Queries of a request from which on reading every block once, for all that selected it, is faster.
+# Queries that select a block, on average, from which on dense products with all of them are faster.
 _MANY_QUERIES = 16
 
 
@@ -33,14 +33,18 @@ def block_sparse_attention(
         return few(*given, scale)
     real = position >= 0
     owner = torch.where(real, request, 0).long()
-    counts = torch.bincount(owner, real.double(), minlength=block_table.shape[0])
-    many = real & (counts[owner] >= _MANY_QUERIES)
+    # Of every request: blocks that its queries select, and blocks that there are to select from.
+    requests, places = block_table.shape[0], selected.shape[2]
+    blocks = torch.div(position.clamp(min=0), key_cache.shape[1], rounding_mode="floor").long() + 1
+    chosen = torch.bincount(owner, blocks.clamp(max=places) * real, minlength=requests)
+    reach = blocks.new_zeros(requests).scatter_reduce_(0, owner, blocks, "amax")
+    many = real & (chosen >= _MANY_QUERIES * reach)[owner]
     if not bool(many.any()):
         return few(*given, scale)
     out = torch.zeros(query.shape, dtype=query.dtype)
     lse = torch.full(query.shape[:2], float("-inf"))
-    for run, chosen in ((by_block.block_sparse_attention, many), (few, real & ~many)):
-        tokens = chosen.nonzero().flatten()
+    for run, mine in ((by_block.block_sparse_attention, many), (few, real & ~many)):
+        tokens = mine.nonzero().flatten()
         if len(tokens):
             out[tokens], lse[tokens] = run(
                 query[tokens],
