@@ -18,6 +18,8 @@ _READ = "\n            lse = tl.load(lses_ptr + here + h, mask=real, other=0.0)\
         ("tl.load(table + column)", "tl.load(table)"),
         ("as_int64(request) * table_stride", "as_int64(request) * 0"),
         ("total = total * tl.exp(peak - higher)", "total = total * 1.0"),
+        ("first = split * share * ROWS", "first = 0 * split * share * ROWS"),
+        ("to = (as_int64(split) * tokens + token)", "to = (as_int64(split) * 0 + token)"),
     ],
     ids=[
         "rows behind the context read",
@@ -25,6 +27,8 @@ _READ = "\n            lse = tl.load(lses_ptr + here + h, mask=real, other=0.0)\
         "first block read for all",
         "requests mixed up",
         "sums of earlier tiles not rescaled",
+        "every split begins at the first row",
+        "splits write one part",
     ],
 )
 def test_mla_attention(original: str, replacement: str) -> None:

@@ -102,7 +102,8 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("many_heads", lambda new: step(new, [(40, 2)], 19, 33, 10, index=I32)),
         Case("transposed_heads", _transposed_heads),
         Case("half", lambda new: step(new, [(18, 3)], 4, 24, 8, F16, rows=32)),
-        Case("split", lambda new: step(new, [(150, 1), (3, 1)], 2, 16, 8)),
+        Case("blocks", lambda new: step(new, [(150, 1), (3, 1)], 2, 16, 8)),
+        Case("split", lambda new: step(new, [(600, 1), (3, 1)], 2, 16, 8, rows=128)),
         Case("apart", lambda new: step(new, [(50, 4)], 2, 16, 8, BF16, slab=False)),
         Case("host", lambda new: _v3(new, [(20, 1), (9, 1)], 2, rows=16, host=True)),
         Case(
@@ -111,6 +112,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case("v3_tp8", lambda new: _v3(new, [(900, 1)] * 32, 16, 32), large=True),
         Case("v3_dp", lambda new: _v3(new, [(8000, 2)] * 4, 128, 1280), large=True),
+        Case("r1_tp16_drafts", lambda new: _v3(new, [(8000, 4)] * 4, 8, 256), large=True),
         Case("v3_prefill", lambda new: _v3(new, [(512, 512)], 16, 64), large=True),
     ),
 }

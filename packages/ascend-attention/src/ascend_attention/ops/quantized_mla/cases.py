@@ -113,6 +113,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("bfloat16", lambda new: _attended(new, [(2, 65)], 17, 128, 16, 16, 40, dtype=BF16)),
         Case("torch_npu", lambda new: _attended(new, [(2, 40)], 4, 512, 64, 16, 31, dtype=BF16)),
         Case("v32_decode", lambda new: _large(new, [(1, 65536)] * 8, 128), large=True),
+        Case("v32_tp16_drafts", lambda new: _large(new, [(4, 65536)] * 8, 8), large=True),
         Case("glm5_prefill", lambda new: _large(new, [(1024, 8192)], 64), large=True),
     ),
 }

@@ -109,6 +109,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("v32_tp8_decode", lambda new: _large(new, [(2, 65536)] * 8, 16), large=True),
         Case("v32_prefill", lambda new: _large(new, [(1024, 8192)], 128), large=True),
         Case("glm5_decode", lambda new: _large(new, [(1, 65536)] * 8, 64), large=True),
+        Case("glm5_tp16_drafts", lambda new: _large(new, [(4, 65536)] * 8, 4), large=True),
         Case("glm5_tp8_prefill", lambda new: _large(new, [(1024, 8192)], 8), large=True),
     ),
 }

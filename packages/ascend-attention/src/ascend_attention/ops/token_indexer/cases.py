@@ -156,6 +156,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("v32_int8", lambda new: _large(new, [(2, 65536)] * 4, 64, dtype=INT8), large=True),
         Case("v32_float8", lambda new: _large(new, [(1, 65536)] * 4, 64, dtype=FP8), large=True),
         Case("glm5_decode", lambda new: _large(new, [(1, 65536)] * 8, 32), large=True),
+        Case("glm5_float8", lambda new: _large(new, [(4, 32768)] * 2, 32, dtype=FP8), large=True),
         Case("glm5_int8", lambda new: _large(new, [(4, 32768)] * 2, 32, dtype=INT8), large=True),
     ),
 }
