@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 from ascend_fused_moe.groups import ParallelGroups, SingleRank, single_rank
+from ascend_fused_moe.layers.expert_rule import ExpertRule
 from ascend_models_minimax.minimax_m3.build import Build
 from ascend_models_minimax.minimax_m3.config import MiniMaxM3Spec
+from ascend_models_minimax.minimax_m3.model import expert_mapping
 from ascend_models_minimax.minimax_m3.moe import MiniMaxM3MLP, MiniMaxM3MoE
 from ascend_models_minimax.minimax_m3.sharding import Shard
 from ascend_models_minimax.minimax_m3.weights import main_table
@@ -129,6 +131,19 @@ def test_ranks_sum_once(layer: int, whole: bool, tokens: int) -> None:
     for out, sums in on_grid(1, 2, one):
         torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
         assert sums == ["all_reduce"]
+
+
+def test_the_mapping_of_experts_says_what_the_table_loads() -> None:
+    spec = spec_of()
+    rules = main_table(spec, Shard.of(spec, 1, 0, (0, 1))).rules
+    prefix = f"model.layers.{MOE}.block_sparse_moe."
+    mapping = expert_mapping(spec)
+    routed = [name for name in rules if name.startswith(f"{prefix}experts.")]
+    assert sorted(prefix + name for _, name, _, _ in mapping) == sorted(routed)
+    for place, name, expert, tensor in mapping:
+        rule = rules[prefix + name]
+        assert isinstance(rule, ExpertRule)
+        assert (rule.param, rule.expert, rule.tensor) == (prefix + place, expert, tensor)
 
 
 def test_the_bias_of_another_number_of_experts_is_refused() -> None:

@@ -71,13 +71,17 @@ def register() -> None:
     from ascend_models_minimax.vllm import register as register_minimax
 
     from ascend_vllm_plugin.compat.eplb_switch import allow_eplb
+    from ascend_vllm_plugin.compat.oversized_images import refuse_oversized_images
 
     allow_eplb()
+    refuse_oversized_images()
     if platform == NPU_PLATFORM:
+        from ascend_attention.vllm import register as register_attention
         from ascend_fused_moe.vllm import register as register_experts
         from ascend_ops_core.vllm import register as register_layers
 
         register_layers()
+        register_attention()
         register_experts()
     else:
         from ascend_specdec.vllm import register as register_verification

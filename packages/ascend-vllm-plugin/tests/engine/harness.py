@@ -29,6 +29,8 @@ from ascend_models_deepseek.testing.tiny_v32 import (
 )
 from ascend_models_minimax.testing import M3_SPECS, M3Oracle, TinyM3Spec, write_m3_checkpoint
 
+from .dense_models import DENSE_SPECS, TinyDenseSpec, write_dense_checkpoint
+
 DEFAULTS: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
@@ -49,10 +51,11 @@ FAMILIES: dict[type, tuple[Any, Any]] = {
     TinyV32Spec: (write_v32_checkpoint, V32Oracle),
     TinyGlmSpec: (write_v32_checkpoint, V32Oracle),
     TinyM3Spec: (write_m3_checkpoint, M3Oracle),
+    TinyDenseSpec: (write_dense_checkpoint, V3Oracle),
 }
 """What writes a checkpoint and what runs it in transformers, by the kind of its spec."""
 
-ALL_SPECS: dict[str, Any] = {**SPECS, **V3_SPECS, **V32_SPECS, **M3_SPECS}
+ALL_SPECS: dict[str, Any] = {**SPECS, **V3_SPECS, **V32_SPECS, **M3_SPECS, **DENSE_SPECS}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -168,3 +170,21 @@ def test_drafts_see_images_too(
     assert engine.metric("vllm:spec_decode_num_accepted_tokens") > before
     for prompt, images, result in zip(prompts, ([image], []), results, strict=True):
         assert_equal(oracle, *seen_by_transformers(prompt, images), result)
+
+
+def test_pixels_beyond_pillow_s_limit_are_the_client_s_error(engine: Engine) -> None:
+    """Upstream lets Pillow's own error through, which the server answers with 500."""
+    from vllm.multimodal.media.image import ImageMediaIO
+
+    header = struct.pack(">IIBBBBB", 20000, 20000, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", b""), (b"IEND", b""))
+    parts = [b"\x89PNG\r\n\x1a\n"]
+    parts += [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    ]
+    data, loader = b"".join(parts), ImageMediaIO()
+    with pytest.raises(ValueError, match="400000000 pixels"):
+        loader.load_bytes(data)
+    with pytest.raises(Image.DecompressionBombError):
+        ImageMediaIO.load_bytes.__wrapped__(loader, data)

@@ -60,6 +60,14 @@ class AscendNPUPlatform(Platform):
         """Nothing: vLLM's own kernels are for other devices."""
 
     @classmethod
+    def apply_config_platform_defaults(cls, vllm_config: VllmConfig) -> None:
+        """Run models uncompiled unless told otherwise, so that their layers are our operators."""
+        from vllm.config import CompilationMode
+
+        if vllm_config.compilation_config.mode is None:
+            vllm_config.compilation_config.mode = CompilationMode.NONE
+
+    @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         """Choose our worker, switch off what does not exist here, and check the model.
 
@@ -106,6 +114,8 @@ class AscendNPUPlatform(Platform):
         elif has_block_caches(vllm_config.model_config):
             _family_with_caches("block-sparse")
             check_minimax(vllm_config)
+        else:
+            _check_uncompiled(vllm_config)
 
     @classmethod
     def update_block_size_for_backend(cls, vllm_config: VllmConfig) -> None:
@@ -119,16 +129,33 @@ class AscendNPUPlatform(Platform):
     def get_attn_backend_cls(
         cls, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
     ) -> str:
-        """Refuse: the models that are served here bring their own attention.
+        """The backend of ordinary models; latent and compressed caches bring their own.
 
         Raises:
-            InvalidInputError: always.
+            InvalidInputError: another backend is asked for, or the model's attention is none that
+                it has.
         """
-        raise InvalidInputError(
-            "a model with vLLM's own attention layers",
-            "on an NPU only DeepSeek-V3, V3.2, V4, GLM-5 and MiniMax-M3 are served yet",
-            "Serve a checkpoint of one of them.",
+        from ascend_attention.vllm.dense import AscendAttentionBackend
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+        if selected_backend not in (None, AttentionBackendEnum.CUSTOM):
+            raise InvalidInputError(
+                f"attention backend {selected_backend.name}",
+                "it is for other devices",
+                "Leave --attention-backend unset.",
+            )
+        reasons = AscendAttentionBackend.validate_configuration(
+            device_capability=None, **attn_selector_config._asdict()
         )
+        if reasons:
+            raise InvalidInputError(
+                f"a model with {attn_selector_config}",
+                f"attention on an NPU refuses it: {'; '.join(reasons)}",
+                "Leave --block-size and --kv-cache-dtype unset, or serve another model.",
+            )
+        place = f"{AscendAttentionBackend.__module__}.{AscendAttentionBackend.__qualname__}"
+        register_backend(AttentionBackendEnum.CUSTOM, place)
+        return place
 
     @classmethod
     def set_device(cls, device: torch.device) -> None:
@@ -213,6 +240,19 @@ def _trim_captures(vllm_config: VllmConfig) -> None:
         logger.warning("%s", plan.reason)
         compilation.cudagraph_capture_sizes = list(plan.sizes)
         compilation.max_cudagraph_capture_size = plan.sizes[-1]
+
+
+def _check_uncompiled(vllm_config: VllmConfig) -> None:
+    """Refuse a compiler, of which there is none for the operators here."""
+    from vllm.config import CompilationMode
+
+    mode = vllm_config.compilation_config.mode
+    if mode != CompilationMode.NONE:
+        raise InvalidInputError(
+            f"compilation mode {mode.name}",
+            "on an NPU models run uncompiled; whole decode steps are captured as graphs",
+            "Leave it out, or pass -cc.mode=none.",
+        )
 
 
 def _check_latent(vllm_config: VllmConfig) -> None:
