@@ -125,7 +125,8 @@ def _enough_cards(plan: Plan) -> Layout | None:
         for wider in ((2 * tensor, data), (tensor, 2 * data)):
             if wider[0] > max(tensor, groups):
                 continue
-            candidate = Layout(*wider, wider[0] * wider[1] if shared else 1)
+            experts = wider[0] * wider[1] if shared else 1
+            candidate = Layout(*wider, experts, layout.redundant)
             trial = _try(plan, replace(plan.request, layout=candidate))
             if trial is not None and trial.fits:
                 return candidate
