@@ -23,7 +23,7 @@ EXPERTS = 256
 
 
 def plan(redundant: int | None, cards: int = 8, **settings: Any) -> Plan:
-    layout = Layout(cards, 1, cards, redundant)
+    layout = Layout(cards, 1, cards, redundant=redundant)
     settings = {"weight_format": "w8a8", "max_model_len": 4096} | settings
     return make_plan(read_model(FLASH), PlanRequest("A2", layout, **settings))
 
@@ -43,7 +43,7 @@ def test_the_fullest_card_holds_its_share_of_the_replicas(
     one = weights_by_part(spec, Layout(), torch.bfloat16)["routed experts"] // EXPERTS
     for draft in (False, True):
         parts = weights_by_part(
-            spec, Layout(cards, 1, cards, redundant), torch.bfloat16, draft=draft
+            spec, Layout(cards, 1, cards, redundant=redundant), torch.bfloat16, draft=draft
         )
         assert parts["routed experts"] == held * one
     without = weights_by_part(spec, Layout(cards, 1, cards), torch.bfloat16, draft=True)
@@ -90,13 +90,13 @@ def test_moving_experts_takes_what_activations_leave() -> None:
 )
 def test_replicas_that_have_no_place_are_refused(layout: tuple[int, ...], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
-        make_plan(read_model(FLASH), PlanRequest("A2", Layout(*layout)))
+        make_plan(read_model(FLASH), PlanRequest("A2", Layout(*layout[:3], redundant=layout[3])))
 
 
 def test_models_whose_experts_stay_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(V3_SPECS["v3"].published_config()))
     with pytest.raises(InvalidInputError, match="only DeepSeek-V4's experts"):
-        make_plan(read_model(tmp_path), PlanRequest("A2", Layout(2, 1, 2, 2)))
+        make_plan(read_model(tmp_path), PlanRequest("A2", Layout(2, 1, 2, redundant=2)))
 
 
 def test_the_command_knows_replicas() -> None:

@@ -79,7 +79,10 @@ def register() -> None:
         register_layers()
         register_experts()
     else:
-        from ascend_vllm_plugin.compat.expand_kernel import repair_expand_kernel
+        from ascend_specdec.vllm import register as register_verification
 
-        repair_expand_kernel()
+        from ascend_vllm_plugin.compat.context_parallel import allow_shared_contexts
+
+        register_verification()
+        allow_shared_contexts()
     register_deepseek()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ascend_models_deepseek.vllm import check_request as check_deepseek
 from ascend_models_deepseek.vllm import has_latent_caches
+from ascend_specdec.vllm import check_speculation
 from vllm.platforms.cpu import CpuPlatform
 
 from ascend_vllm_plugin.compat.eplb_switch import check_eplb
@@ -37,6 +38,7 @@ class AscendReferencePlatform(CpuPlatform):
         chunked = scheduler.enable_chunked_prefill
         most_tokens = scheduler.max_num_batched_tokens
         check_eplb(vllm_config)
+        check_speculation(vllm_config)
         parallel = vllm_config.parallel_config
         if parallel.enable_eplb and parallel.worker_cls == "auto":
             parallel.worker_cls = "ascend_vllm_plugin.reference_worker.ReferenceWorker"

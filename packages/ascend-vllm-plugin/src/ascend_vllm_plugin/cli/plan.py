@@ -56,6 +56,14 @@ def plan(
             "expert over the cards of a replica.",
         ),
     ] = 1,
+    dcp: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Cards of a replica that share the caches of a context out (decode context "
+            "parallel): a divisor of tp. Not for DeepSeek-V4.",
+        ),
+    ] = 1,
     redundant_experts: Annotated[
         int | None,
         typer.Option(
@@ -177,7 +185,7 @@ def plan(
     try:
         request = PlanRequest(
             device=device,
-            layout=_layout(cards, tp, dp, ep, redundant_experts),
+            layout=_layout(cards, tp, dp, ep, dcp, redundant_experts),
             max_model_len=max_model_len,
             concurrency=concurrency,
             dtype=dtype,
@@ -213,7 +221,9 @@ def plan(
     raise typer.Exit(0 if made.fits else 1)
 
 
-def _layout(cards: int | None, tp: int | None, dp: int, ep: int, redundant: int | None) -> Layout:
+def _layout(
+    cards: int | None, tp: int | None, dp: int, ep: int, dcp: int, redundant: int | None
+) -> Layout:
     from ascend_ops_core.errors import InvalidInputError
 
     from ascend_vllm_plugin.planning.weights import Layout
@@ -225,7 +235,7 @@ def _layout(cards: int | None, tp: int | None, dp: int, ep: int, redundant: int 
                 f"cards={total}", f"dp={dp} replicas cannot share them evenly", "Change one."
             )
         tp = total // dp
-    layout = Layout(tp, dp, ep, redundant)
+    layout = Layout(tp, dp, ep, dcp, redundant)
     if cards is not None and layout.cards != cards:
         raise InvalidInputError(
             f"cards={cards}", f"tp={tp} x dp={dp} makes {layout.cards}", "Change one of them."

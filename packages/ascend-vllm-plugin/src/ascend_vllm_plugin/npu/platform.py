@@ -12,6 +12,7 @@ from ascend_models_deepseek.vllm import check_request as check_deepseek
 from ascend_models_deepseek.vllm import has_latent_caches
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
+from ascend_specdec.vllm import check_speculation
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from ascend_vllm_plugin.compat.eplb_switch import check_eplb
@@ -67,6 +68,7 @@ class AscendNPUPlatform(Platform):
 
         AscendConfig.of(vllm_config).apply()
         check_eplb(vllm_config)
+        check_speculation(vllm_config)
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
             parallel.worker_cls = f"{_PACKAGE}.worker.NPUWorker"
@@ -199,6 +201,7 @@ def _trim_captures(vllm_config: VllmConfig) -> None:
         requests=vllm_config.scheduler_config.max_num_seqs,
         tokens_per_request=1 + vllm_config.num_speculative_tokens,
         tensor_parallel=parallel.tensor_parallel_size,
+        context_parallel=parallel.decode_context_parallel_size,
     )
     if plan.dropped:
         logger.warning("%s", plan.reason)

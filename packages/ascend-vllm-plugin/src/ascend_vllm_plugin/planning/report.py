@@ -82,6 +82,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "tensor_parallel": layout.tensor,
             "data_parallel": layout.data,
             "expert_parallel": layout.expert,
+            "decode_context_parallel": layout.context,
             "redundant_experts": layout.redundant,
             "max_model_len": plan.max_model_len,
             "concurrency": request.concurrency,
@@ -180,7 +181,8 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     replicas = "" if layout.redundant is None else f" with {layout.redundant} replicas"
     yield (
         f"{layout.cards} x {request.device}: tensor {layout.tensor}, data {layout.data}, expert "
-        f"{layout.expert}{replicas}, output projection {_projection(plan)}; "
+        f"{layout.expert}{replicas}, context {layout.context}, output projection "
+        f"{_projection(plan)}; "
         f"{request.concurrency} request(s) of {plan.max_model_len} tokens\n"
     )
     yield _memory_table(plan)

@@ -178,7 +178,7 @@ def test_a_rank_loads_what_was_planned(name: str, folder: Path) -> None:
     exchange = settings.get("additional_config", {}).get("o_proj_tensor_parallel_size", 1)
     request = PlanRequest(
         "A3",
-        Layout(tensor, data, RANKS, REDUNDANT if "enable_eplb" in settings else None),
+        Layout(tensor, data, RANKS, redundant=REDUNDANT if "enable_eplb" in settings else None),
         max_model_len=256,
         dtype="float32",
         memory_bytes=64 * 1024**3,
