@@ -20,8 +20,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ci.changed import (
-    PROOFS,
-    WHOLE_STACK,
     UnknownPathError,
     all_sessions,
     changed_paths,
@@ -32,7 +30,9 @@ from tools.workspace import ROOT
 REPORTS = ROOT / ".cache" / "reports"
 
 WORKERS = 2
-LONGEST_FIRST = (*WHOLE_STACK, *PROOFS)
+WHEELS = "wheels"
+# Engines also come first because everything after them finds what they have compiled.
+LONGEST_FIRST = ("engine", "engine-npu", WHEELS, "interpreter", "serve", "sim", "compile", "lint")
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,11 @@ def chains(sessions: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """
     after = [one for one in sessions if one == "operators"]
     wheels = [one for one in sessions if one.startswith("tests-") and one != "tests-repo"]
-    alone = [one for one in sessions if one not in (*after, *wheels)]
-    alone.sort(key=lambda one: LONGEST_FIRST.index(one) if one in LONGEST_FIRST else len(sessions))
-    return [chain for chain in (wheels, *([one] for one in alone)) if chain], after
+    side_by_side = {one: [one] for one in sessions if one not in (*after, *wheels)}
+    if wheels:
+        side_by_side[WHEELS] = wheels
+    known = [side_by_side.pop(one) for one in LONGEST_FIRST if one in side_by_side]
+    return [*known, *side_by_side.values()], after
 
 
 def run_all(sessions: Sequence[str]) -> list[Outcome]:

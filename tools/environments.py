@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,11 @@ CACHE = ROOT / ".cache"
 _PIN = re.compile(r"^([A-Za-z0-9._-]+(?:\[[^]]*\])?)==", re.MULTILINE)
 # Without its bytecode every process that imports vLLM compiles 5,000 modules, half of a minute.
 _DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
+# All environments share what numba has compiled: see ascend_ops_core.cpu_cache.
+_NUMBA = {
+    "NUMBA_CACHE_DIR": str(CACHE / "numba"),
+    "NUMBA_CACHE_LOCATOR_CLASSES": "ascend_ops_core.cpu_cache.BySources,UserProvidedCacheLocator",
+}
 OVERRIDES = "torch===2.13.0\ntorchvision===0.28.0\n"
 
 
@@ -50,6 +55,7 @@ class Environment:
     def variables(self) -> dict[str, str]:
         """Return the process environment in which its programs are found first."""
         kept = {k: v for k, v in os.environ.items() if k not in _DROPPED}
+        kept |= _NUMBA
         kept["VIRTUAL_ENV"] = str(self.path)
         kept["PATH"] = f"{self.path / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         return kept
@@ -74,7 +80,11 @@ def compiler() -> Environment:
 
     triton-ascend takes the place of stock Triton, on which torch depends: that is left out.
     """
-    kernel_packages = [one for one in packages().values() if "cpu" not in one.extras]  # no vLLM
+    kernel_packages = [
+        one
+        for one in packages().values()
+        if (one.directory / "src" / one.import_name / "ops").is_dir()
+    ]
     chosen = [part for one in kernel_packages for part in ("--package", one.name)]
     extras = ("--extra", "compile", "--extra", "test", "--no-emit-package", "triton")
     pins = export(*chosen, *extras)
@@ -172,7 +182,30 @@ def _prepared(name: str, *inputs: str, keep: bool = False) -> Iterator[tuple[Env
                 _run(["uv", "venv", "--quiet", "--python", sys.executable, str(env.path)])
                 python.write_text(sys.version)
         yield env, fresh
+        if fresh:
+            _share_bytecode(env)
         stamp.write_text(wanted)
+
+
+def _share_bytecode(env: Environment) -> None:
+    """Link to what other environments have compiled of the modules that this one has as well.
+
+    Python uses bytecode only where it names the time and size of the source, which uv's links to
+    its cache have in common; anything else is compiled as usual.
+    """
+    (to,) = env.path.glob("lib/python*/site-packages")
+    tag = sys.implementation.cache_tag
+    for of in (CACHE / "envs").glob(f"*/lib/{to.parent.name}/site-packages"):
+        if of == to:
+            continue
+        for compiled in of.rglob(f"*.{tag}.pyc"):
+            link = to / compiled.relative_to(of)
+            source = link.parent.parent / f"{link.name.removesuffix(f'.{tag}.pyc')}.py"
+            if source.exists() and not link.exists():
+                link.parent.mkdir(exist_ok=True)
+                # A session of the other environment may drop it at this moment.
+                with suppress(FileNotFoundError):
+                    link.hardlink_to(compiled)
 
 
 def _build_pins() -> list[str]:

@@ -22,11 +22,11 @@ RECORDS = ROOT / ".cache" / "proofs" / "engine-npu-calls.json"
 
 _HEAD = """# Calls of torch_npu in the engine
 
-**Not run on hardware.** DeepSeek models ran in the real engine on the simulated NPU (session
-`engine-npu`), as A2, A3 and A5. Every call of torch_npu {wheel} was held against its schema, and
-against the wheel's own meta kernel where it has one; a call that does not fit is an error. This
-page is generated from the session's records by `tools/npu_calls_page.py`; the session fails when it
-is stale.
+**Not run on hardware.** DeepSeek models, Llama, Qwen3 and Mistral ran in the real engine on the
+simulated NPU (session `engine-npu`), as A2, A3 and A5. Every call of torch_npu {wheel} was held
+against its schema, and against the wheel's own meta kernel where it has one; a call that does not
+fit is an error. This page is generated from the session's records by `tools/npu_calls_page.py`; the
+session fails when it is stale.
 
 ## Calls
 

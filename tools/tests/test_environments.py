@@ -1,5 +1,9 @@
 """Pins handed to uv, and what the run task says when it cannot run."""
 
+import py_compile
+import subprocess
+import sys
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -33,6 +37,44 @@ def test_python_variables_do_not_leak_into_an_environment(
     assert "PYTHONPATH" not in variables
     assert "PYTHONDONTWRITEBYTECODE" not in variables
     assert variables["PATH"].startswith(f"{tmp_path}/bin:")
+
+
+def test_bytecode_of_the_same_sources_is_shared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Linked where the source exists and has none yet; a changed source is compiled anew."""
+    monkeypatch.setattr(environments, "CACHE", tmp_path)
+    packages_of = {}
+    for name in ("first", "second"):
+        folder = tmp_path / "envs" / name / "lib" / "python3" / "site-packages" / "module"
+        folder.mkdir(parents=True)
+        packages_of[name] = folder
+    first, second = packages_of["first"], packages_of["second"]
+    for file in ("same", "changed", "absent", "own"):
+        (first / f"{file}.py").write_text("value = 1\n")
+        py_compile.compile(str(first / f"{file}.py"))
+    for file in ("same", "own"):
+        (second / f"{file}.py").hardlink_to(first / f"{file}.py")
+    (second / "changed.py").write_text("value = 22\n")
+    py_compile.compile(str(second / "own.py"))
+    before = Path(cache_from_source(str(second / "own.py"))).stat().st_ino
+
+    environments._share_bytecode(environments.Environment(tmp_path / "envs" / "second"))
+    linked = {file.name.split(".")[0] for file in second.glob("__pycache__/*.pyc")}
+    assert linked == {"same", "changed", "own"}
+    assert Path(cache_from_source(str(second / "own.py"))).stat().st_ino == before
+    program = "import same, changed; print(same.value, changed.value, same.__cached__)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(second)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split()[:2] == ["1", "22"]
+    used = Path(cache_from_source(str(second / "same.py")))
+    assert done.stdout.split()[2] == str(used)
+    assert used.samefile(cache_from_source(str(first / "same.py")))
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 import torch
 from ascend_attention.ops.attention_states import merge_attention_states
-from ascend_attention.ops.mla_attention import mla_attention, reference
+from ascend_attention.ops.mla_attention import mla_attention, npu, reference
+from ascend_attention.ops.mla_attention.cases import step
 from ascend_attention.ops.mla_cache import kv_rmsnorm_rope_cache
 from ascend_attention.ops.paged_rows import RowIndex
+from ascend_ops_core.cases import Inputs
+from ascend_ops_core.devices import FAMILIES
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.testing import assert_close
 
@@ -217,3 +223,40 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         merge_attention_states(torch.zeros(2, 1, 1, 3), torch.zeros(2, 1, 2))
     with pytest.raises(InvalidInputError, match="parts"):
         merge_attention_states(torch.zeros(0, 1, 1, 3), torch.zeros(0, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("reason", "given"),
+    [
+        (None, {}),
+        (None, {"requests": [(30, 16), (9, 1)], "heads": 128}),
+        ("device family A5", {"family": "A5"}),
+        ("torch.float32", {"dtype": torch.float32}),
+        ("only the device knows", {"host": False}),
+        ("rows of 512 \\+ 32", {"rotary": 32}),
+        ("3 heads", {"heads": 3}),
+        ("blocks of 64", {"rows": 64}),
+        ("more tokens than 16", {"requests": [(30, 17)]}),
+        ("of no or more", {"requests": [(30, 1), (4, 0)]}),
+        ("torch.int64", {"index": torch.int64}),
+        ("gaps", {"slab": True}),
+    ],
+)
+def test_limits_of_the_fused_operator(reason: str | None, given: dict[str, Any]) -> None:
+    settings = {
+        "requests": [(30, 1), (9, 4)], "heads": 4, "rank": 512, "rotary": 64,
+        "dtype": torch.bfloat16, "rows": 16, "host": True, "slab": False, "index": torch.int32,
+    }  # fmt: skip
+    given = settings | given
+    facts = FAMILIES[given.pop("family", "A3")]
+    support = npu.supports_mla_attention(facts, *step(Inputs("meta"), **given))
+    assert bool(support) is (reason is None)
+    assert reason is None or re.search(reason, support.reason)
+
+
+def test_lengths_of_another_number_of_requests_are_refused() -> None:
+    latents, ropes, table, _ = paged([4], torch.float32)
+    q, here = torch.randn(1, 1, RANK + ROTARY), torch.tensor([0])
+    given = q[..., :RANK], q[..., RANK:], latents, ropes, table, here, here, 1.0
+    with pytest.raises(InvalidInputError, match="2 query_ends and 2 seq_lens"):
+        mla_attention(*given, query_ends=[1, 1], seq_lens=[1, 1])

@@ -100,6 +100,25 @@ def test_kernel_equals_definition(
     assert_close(got, reference.sparse_attention(query, caches, blocks, offsets, valid, sinks, 0.3))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("tokens", "heads", "width"), [(5, 9, 37), (1, 17, 16), (2, 8, 65)])
+def test_tiles_of_heads_and_panels_of_rows(
+    tokens: int, heads: int, width: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(heads)
+    cache = torch.randn(3, 30, width).to(dtype)
+    sources = []
+    for rows in (70, 33):
+        index = RowIndex(torch.randint(0, 3, (tokens, rows)), torch.randint(0, 30, (tokens, rows)))
+        valid = torch.rand(tokens, rows) < 0.7
+        # A token without rows, and one with those of a single panel.
+        valid[0], valid[-1, 20:] = tokens == 1, False
+        sources.append(RowSource(cache, index, valid))
+    query, sinks = torch.randn(tokens, heads, width).to(dtype), torch.randn(heads)
+    got = sparse_attention(query, sources, sinks, 0.2)
+    assert_close(got, brute_force(query, sources, sinks, 0.2))
+
+
 def test_what_the_kernel_leaves_to_the_definition() -> None:
     pytest.importorskip("numba")
     kernels = family._cpu.load()

@@ -122,6 +122,8 @@ def test_lists_arrays_and_tensors(kind: object) -> None:
     layout = StepLayout.build(start, lens)
     assert layout.position.tolist() == [0, 1, 1, 2, 3]
     assert layout.request.tolist() == [0, 0, 2, 2, 2]
+    assert layout.host_lengths == ((2, 2, 5), (2, 9, 4))
+    assert UniformLayout(torch.tensor([2, 9]), 1, 16).host_lengths == ((), ())
 
 
 def test_a_step_without_requests() -> None:

@@ -7,15 +7,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from ascend_models_deepseek.deepseek_v3.quantization import resolver_of as v3_resolver
+from ascend_models_deepseek.deepseek_v3.sharding import Shard as V3Shard
+from ascend_models_deepseek.deepseek_v3.weights import main_table as v3_table
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.quantization import resolver_of
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import main_table
+from ascend_models_deepseek.deepseek_v4.weights import TensorRule, main_table
+from ascend_models_deepseek.deepseek_v32.architecture import DEEPSEEK_V32
+from ascend_models_deepseek.deepseek_v32.config import DeepseekV32Spec
 from ascend_models_deepseek.quantized_rules import WeightForms
 from ascend_models_deepseek.testing import TinyV4Spec
+from ascend_models_deepseek.testing.quantizers import FP8
+from ascend_models_deepseek.testing.tiny_v32 import TinyV32Spec
 from safetensors.torch import save_file
 
 TINY = TinyV4Spec(
@@ -25,6 +33,13 @@ TINY = TinyV4Spec(
     moe_intermediate_size=1024,
     n_routed_experts=16,
     q_lora_rank=512,
+)
+TINY_V32 = TinyV32Spec(
+    hidden_size=1024,
+    moe_intermediate_size=1024,
+    n_routed_experts=16,
+    q_lora_rank=512,
+    kv_lora_rank=128,
 )
 CONFIGS = {
     "flash": {
@@ -41,57 +56,41 @@ SCRIPT = r"""
 import gc, json, sys
 from pathlib import Path
 import torch
-from ascend_fused_moe.checkpoint_quant import quant_of
-from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
-from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_models_deepseek.deepseek_v4.quantization import resolver_of
-from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import ExpertRule, main_table
 from ascend_models_deepseek.quantized_rules import WeightForms, finish_weights
+from ascend_models_deepseek.testing.table_model import ExpertSizes, model_of
 from safetensors import safe_open
-from torch import nn
 
 folder = Path(sys.argv[1])
 config = json.loads((folder / "config.json").read_text())
-spec = DeepseekV4Spec.from_config(config)
 
 def memory(name):
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(one for one in lines if name in one).split()[1]) * 1024
 
-table = main_table(spec, Shard.of(spec, 1, 0, (0, spec.vocab_size)))
+if config["model_type"] == "deepseek_v4":
+    from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+    from ascend_models_deepseek.deepseek_v4.quantization import resolver_of
+    from ascend_models_deepseek.deepseek_v4.sharding import Shard
+    from ascend_models_deepseek.deepseek_v4.weights import main_table
+
+    spec = DeepseekV4Spec.from_config(config)
+    table = main_table(spec, Shard.of(spec, 1, 0, (0, spec.vocab_size)))
+else:
+    from ascend_models_deepseek.architectures import ARCHITECTURES
+    from ascend_models_deepseek.deepseek_v3.quantization import resolver_of
+    from ascend_models_deepseek.deepseek_v3.sharding import Shard
+    from ascend_models_deepseek.deepseek_v3.weights import main_table
+
+    kind = ARCHITECTURES[config["model_type"]]
+    spec = kind.spec.from_config(config)
+    table = main_table(kind, spec, Shard.of(spec, 1, 0, (0, spec.vocab_size)))
 forms = WeightForms(table, resolver_of(config, folder))
 gc.collect()
 Path("/proc/self/clear_refs").write_text("5")
 before = memory("VmRSS")
 
-root, params = nn.Module(), {}
-for rule in table.rules.values():
-    params.setdefault(rule.param, []).append(rule)
-for name, rules in params.items():
-    *path, leaf = name.split(".")
-    module = root
-    for depth, part in enumerate(path):
-        if part not in dict(module.named_children()):
-            made = nn.Module()
-            if part == "experts":
-                scheme = forms.experts(".".join(path[: depth + 1]))
-                sizes = spec.n_routed_experts, spec.hidden_size, spec.moe_intermediate_size
-                made = AscendRoutedExperts(
-                    *sizes, torch.bfloat16, quant=quant_of(scheme, float_rows=True),
-                    scale_dtype=scheme.format.scale_dtype,
-                )
-            module.add_module(part, made)
-        module = module.get_submodule(part)
-    if isinstance(rules[0], ExpertRule):
-        continue
-    held = forms.held(name)
-    if held is not None:
-        module.add_module(leaf, held)
-        continue
-    rows = sum((r.view or r.shape)[0] for r in rules)
-    value = torch.empty(rows, *(rules[0].view or rules[0].shape)[1:])
-    module.register_parameter(leaf, nn.Parameter(value, requires_grad=False))
+sizes = ExpertSizes(spec.n_routed_experts, spec.hidden_size, spec.moe_intermediate_size)
+root = model_of(table, forms, sizes, torch.bfloat16)
 
 with safe_open(folder / "model.safetensors", framework="pt") as tensors:
     names = list(tensors.keys())
@@ -101,17 +100,34 @@ print(json.dumps({"peak": memory("VmHWM") - before, "held": memory("VmRSS") - be
 """
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="peaks are read from Linux's /proc"
-)
-@pytest.mark.parametrize("layout", list(CONFIGS))
-def test_loading_peaks_at_the_checkpoint_and_one_layer(tmp_path: Path, layout: str) -> None:
+def v4(folder: Path, layout: str) -> tuple[dict[str, Any], dict[str, TensorRule], str]:
+    """Config, the checkpoint's tensors, and how the names of a layer with experts begin."""
     config = TINY.original_config() | CONFIGS[layout]
     spec = DeepseekV4Spec.from_config(config)
     table = main_table(spec, Shard.of(spec, 1, 0, (0, spec.vocab_size)))
-    rules = WeightForms(table, resolver_of(config, tmp_path)).table.rules
+    return config, WeightForms(table, resolver_of(config, folder)).table.rules, "layers.1."
+
+
+def v32(folder: Path) -> tuple[dict[str, Any], dict[str, TensorRule], str]:
+    """The same for DeepSeek-V3.2."""
+    config = TINY_V32.published_config() | {"quantization_config": FP8}
+    spec = DeepseekV32Spec.from_config(config)
+    shard = V3Shard.of(spec, 1, 0, (0, spec.vocab_size))
+    table = v3_table(DEEPSEEK_V32, spec, shard)
+    return config, WeightForms(table, v3_resolver(config, folder)).table.rules, "model.layers.1."
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="peaks are read from Linux's /proc"
+)
+@pytest.mark.parametrize("layout", [*CONFIGS, "v32"])
+def test_loading_peaks_at_the_checkpoint_and_one_layer(tmp_path: Path, layout: str) -> None:
+    """``kv_b_proj`` and ``indexer.wk`` of V3.2 are held in bfloat16, far less than a layer."""
+    config, rules, first = v32(tmp_path) if layout == "v32" else v4(tmp_path, layout)
     stored = {}
     for name, rule in rules.items():
+        if rule.optional:
+            continue
         shape, dtype = rule.shapes[0], rule.loadable[0]
         # Codes that are finite in every format; values do not matter.
         if dtype.itemsize == 1:
@@ -126,7 +142,7 @@ def test_loading_peaks_at_the_checkpoint_and_one_layer(tmp_path: Path, layout: s
     with (tmp_path / "model.safetensors").open("rb") as file:
         os.fsync(file.fileno())
     size = sum(tensor.nbytes for tensor in stored.values())
-    layer = sum(t.nbytes for n, t in stored.items() if n.startswith("layers.1."))
+    layer = sum(t.nbytes for n, t in stored.items() if n.startswith(first))
     assert size > 3 * layer > 30 << 20
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=False

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from ascend_fused_moe.checkpoint_quant import quant_of
 from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.quantization import resolver_of
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import (
     CheckpointError,
-    ExpertRule,
     WeightTable,
     main_table,
     mtp_table,
@@ -23,10 +20,10 @@ from ascend_models_deepseek.deepseek_v4.weights import (
 from ascend_models_deepseek.quantized_rules import WeightForms, finish_weights
 from ascend_models_deepseek.testing import TinyV4Spec, write_checkpoint
 from ascend_models_deepseek.testing.quantized_v4 import LAYOUTS, quantise_checkpoint
+from ascend_models_deepseek.testing.table_model import ExpertSizes, model_of
 from ascend_ops_core.quantized_weights.weight import QuantizedWeight
 from ascend_ops_core.testing import assert_close
 from safetensors.torch import load_file
-from torch import nn
 
 Tensors = dict[str, torch.Tensor]
 # Two ranks have 128 channels of each expert, a block; heads, groups and latents are cut within one.
@@ -62,49 +59,9 @@ def forms_of(folder: Path, table: WeightTable) -> WeightForms:
     return WeightForms(table, resolver_of(config, folder))
 
 
-def model_of(plain: WeightTable, forms: WeightForms | None, size: int, rank: int) -> nn.Module:
-    """Modules for a table's parameters, quantised where ``forms`` says so."""
-    root = nn.Module()
-    params: dict[str, list[Any]] = {}
-    for rule in plain.rules.values():
-        params.setdefault(rule.param, []).append(rule)
-    for name, rules in params.items():
-        *path, leaf = name.split(".")
-        module = root
-        for depth, part in enumerate(path):
-            if part not in dict(module.named_children()):
-                made: nn.Module = nn.Module()
-                if part == "experts":
-                    made = experts_of(forms, ".".join(path[: depth + 1]), size, rank)
-                module.add_module(part, made)
-            module = module.get_submodule(part)
-        if isinstance(rules[0], ExpertRule):
-            continue
-        held = None if forms is None else forms.held(name)
-        if held is not None:
-            module.add_module(leaf, held)
-            continue
-        parts = [torch.empty(r.view or r.shape)[r.source] for r in rules]
-        rows = sum(len(part) for part in parts) if rules[0].target else len(parts[0])
-        shape = rows, *parts[0].shape[1:]
-        dtype = torch.int32 if rules[0].below is not None else torch.float32
-        value = torch.full(shape, -7, dtype=dtype)
-        module.register_parameter(leaf, nn.Parameter(value, requires_grad=False))
-    return root
-
-
-def experts_of(forms: WeightForms | None, module: str, size: int, rank: int) -> AscendRoutedExperts:
-    scheme = None if forms is None else forms.experts(module)
-    return AscendRoutedExperts(
-        SPEC.n_routed_experts,
-        SPEC.hidden_size,
-        SPEC.moe_intermediate_size,
-        torch.float32,
-        quant=quant_of(scheme, float_rows=True),
-        scale_dtype=None if scheme is None else scheme.format.scale_dtype,
-        tp_rank=rank,
-        tp_ranks=size,
-    )
+def sizes(size: int = 1, rank: int = 0) -> ExpertSizes:
+    inter = SPEC.moe_intermediate_size
+    return ExpertSizes(SPEC.n_routed_experts, SPEC.hidden_size, inter, rank, size)
 
 
 def write(plain: Path, tmp_path: Path, layout: str) -> tuple[Path, Tensors, Tensors]:
@@ -127,9 +84,9 @@ def test_every_rank_holds_what_the_dequantised_slice_is(
         table = main_table(SPEC, shard_of(size, rank))
         forms = forms_of(folder, table)
         assert forms.problems == []
-        expected = model_of(table, None, size, rank)
+        expected = model_of(table, None, sizes(size, rank))
         table.load(expected, floats.items())
-        model = model_of(table, forms, size, rank)
+        model = model_of(table, forms, sizes(size, rank))
         filled = forms.table.load(model, stored.items())
         assert filled == {name for name, _ in model.named_parameters()}
         finish_weights(model)
@@ -177,7 +134,7 @@ def test_bad_scales_are_listed_whole(plain: Path, tmp_path: Path) -> None:
     stored["layers.0.attn.wq_b.scale"] = torch.ones(4, 1)
     stored["layers.1.attn.wo_b.scale"] = stored["layers.1.attn.wo_b.scale"].repeat(2, 1)
     with pytest.raises(CheckpointError) as caught:
-        forms.table.load(model_of(table, forms, 1, 0), stored.items())
+        forms.table.load(model_of(table, forms, sizes()), stored.items())
     text = str(caught.value)
     for part in (
         "missing layers.0.attn.wkv.scale [1, 1] (closest: layers.0.attn.wkv.scal)",
@@ -195,4 +152,4 @@ def test_a_slice_that_cuts_a_block_of_experts_is_refused(plain: Path, tmp_path: 
     folder, _, _ = write(plain, tmp_path, "flash_base")
     forms = forms_of(folder, main_table(SPEC, shard_of(4)))
     with pytest.raises(ValueError, match="whole units of 128"):
-        experts_of(forms, "model.layers.0.ffn.experts", 4, 0)
+        sizes(4).module(forms, "model.layers.0.ffn.experts", torch.float32)

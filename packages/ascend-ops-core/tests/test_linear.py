@@ -90,13 +90,27 @@ def test_many_bfloat16_tokens_with_and_without_hardware(
     monkeypatch: pytest.MonkeyPatch, native: bool
 ) -> None:
     monkeypatch.setattr(cpu, "native_bf16", lambda: native)
-    # Parts of 40 elements: two rows of the weight at a time, and a last part of one.
-    monkeypatch.setattr(cpu, "_WIDEN_ELEMENTS", 40)
+    # Six or three tokens at once, and a last part of less.
+    monkeypatch.setattr(cpu, "_PACKED", 96)
     x, weight = torch.randn(20, 16).bfloat16(), torch.randn(2, 7, 16).bfloat16()
     assert_close(linear(x, weight[0]), product(x, weight[0]), scale=4)
     both = x.unsqueeze(1).repeat(1, 2, 1)
     expected = torch.stack([product(x, weight[g]) for g in range(2)], dim=1)
     assert_close(grouped_linear(both, weight), expected, scale=4)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "groups", "inputs", "outputs"), [(25, 1, 33, 65), (17, 2, 2065, 3), (49, 3, 48, 32)]
+)
+def test_panels_of_bfloat16(
+    tokens: int, groups: int, inputs: int, outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "native_bf16", lambda: False)
+    torch.manual_seed(tokens)
+    x = torch.randn(tokens, groups, inputs).bfloat16()
+    weight = (torch.randn(groups, outputs, inputs) / inputs**0.5).bfloat16()
+    expected = torch.stack([product(x[:, g], weight[g]) for g in range(groups)], dim=1)
+    assert_close(grouped_linear(x, weight), expected)
 
 
 def test_accumulates_in_float32() -> None:

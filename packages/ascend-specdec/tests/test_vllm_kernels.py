@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from ascend_ops_core.errors import InvalidInputError
-from ascend_specdec.vllm import check_speculation, verification
-from ascend_specdec.vllm.verification import Kernel
+from ascend_specdec.vllm import check_speculation, kernels
+from ascend_specdec.vllm.kernels import Kernel
 
 EXPANDED = [
     pytest.param(
@@ -41,7 +41,7 @@ def expanded(kernel: Any, values: torch.Tensor, replace_from: int, replace_to: i
 def test_every_draft_gets_the_value_of_its_request(
     values: torch.Tensor, replace_from: int, replace_to: int, expected: list[float]
 ) -> None:
-    got = expanded(Kernel(verification.expand), values, replace_from, replace_to)
+    got = expanded(Kernel(kernels.expand), values, replace_from, replace_to)
     assert torch.equal(got, torch.tensor(expected, dtype=values.dtype))
 
 
@@ -52,7 +52,7 @@ def test_upstream_still_leaves_sampling_parameters_unwritten(
 ) -> None:
     broken = expanded(upstream_kernel("expand_kernel"), values, replace_from, replace_to)
     assert not torch.equal(broken, torch.tensor(expected, dtype=values.dtype)), (
-        "vLLM has mended expand_kernel: remove it from ascend_specdec/vllm/verification.py"
+        "vLLM has mended expand_kernel: remove it from ascend_specdec/vllm/kernels.py"
     )
 
 
@@ -79,14 +79,14 @@ def verified_placeholder(kernel: Any, int_dtype: torch.dtype) -> list[int]:
 
 
 def test_a_placeholder_is_rejected() -> None:
-    assert verified_placeholder(Kernel(verification.random), torch.int32) == [3, -1, -1]
+    assert verified_placeholder(Kernel(kernels.random), torch.int32) == [3, -1, -1]
 
 
 @pytest.mark.engine
 def test_upstream_still_accepts_a_placeholder() -> None:
     broken = verified_placeholder(upstream_kernel("rejection_random_sample_kernel"), torch.int32)
     assert broken != [3, -1, -1], (
-        "vLLM has mended its random kernel: remove it from ascend_specdec/vllm/verification.py"
+        "vLLM has mended its random kernel: remove it from ascend_specdec/vllm/kernels.py"
     )
 
 
@@ -96,13 +96,13 @@ def test_noise_of_any_precision_is_taken() -> None:
     noise = torch.ones(3, 4, dtype=torch.float64)
     noise[:, 2] = 2
     drafts = torch.zeros(6, dtype=torch.int32)
-    verification.recover(output, CUMULATIVE, drafts, None, p, noise, 4, 8192, NO_DRAFT_PROBS=True)
+    kernels.recover(output, CUMULATIVE, drafts, None, p, noise, 4, 8192, NO_DRAFT_PROBS=True)
     assert output.tolist() == [2] * 6
 
 
 def test_synthetic_acceptance_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="synthetic"):
-        verification.greedy(*[torch.zeros(1)] * 5, None, 1, SYNTHETIC_MODE=True)
+        kernels.greedy(*[torch.zeros(1)] * 5, None, 1, SYNTHETIC_MODE=True)
 
 
 @pytest.mark.parametrize("method", ["block", "synthetic"])
@@ -122,7 +122,7 @@ def test_what_the_runner_does_is_accepted() -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("name", list(verification.REPLACED))
+@pytest.mark.parametrize("name", list(kernels.REPLACED))
 def test_upstream_still_launches_a_kernel_of_that_name(name: str) -> None:
     """In the one file where it is looked up."""
     source = inspect.getsource(importlib.import_module("vllm.v1.sample.rejection_sampler"))

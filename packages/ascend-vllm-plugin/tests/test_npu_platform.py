@@ -16,6 +16,9 @@ from ascend_ops_core import InvalidInputError
 from ascend_ops_core.devices import use_family
 from ascend_vllm_plugin.npu import platform
 from ascend_vllm_plugin.npu.platform import AscendNPUPlatform
+from vllm.config import CompilationMode
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+from vllm.v1.attention.selector import AttentionSelectorConfig
 
 
 def config(
@@ -33,10 +36,13 @@ def config(
             hf_text_config=text, hf_config=SimpleNamespace(model_type="another")
         ),
         cache_config=SimpleNamespace(enable_prefix_caching=True, **settings),
-        compilation_config=SimpleNamespace(cudagraph_mode=None, cudagraph_capture_sizes=[1, 2]),
+        compilation_config=SimpleNamespace(
+            mode=CompilationMode.NONE, cudagraph_mode=None, cudagraph_capture_sizes=[1, 2]
+        ),
         kernel_config=SimpleNamespace(),
         parallel_config=SimpleNamespace(
             enable_eplb=False,
+            decode_context_parallel_size=1,
             worker_cls="auto",
             disable_custom_all_reduce=False,
             tensor_parallel_size=1,
@@ -97,7 +103,7 @@ def test_our_worker_and_the_family_s_blocks() -> None:
     assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     given = config()
     given.parallel_config.worker_cls = "another.Worker"
-    given.speculative_config = SimpleNamespace()
+    given.speculative_config = SimpleNamespace(rejection_sample_method="standard")
     AscendNPUPlatform.check_and_update_config(given)
     assert given.parallel_config.worker_cls == "another.Worker"
     assert not given.scheduler_config.async_scheduling
@@ -159,9 +165,52 @@ def test_a_deepseek_that_cannot_be_served_stops_here(monkeypatch: pytest.MonkeyP
         AscendNPUPlatform.check_and_update_config(config())
 
 
-def test_models_with_vllm_s_attention_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"only DeepSeek-V3, V3\.2, V4 and GLM-5"):
-        AscendNPUPlatform.get_attn_backend_cls(None, None)
+def attention(**given: Any) -> AttentionSelectorConfig:
+    settings: dict[str, Any] = {
+        "head_size": 128, "dtype": torch.bfloat16, "kv_cache_dtype": "auto", "block_size": None
+    }  # fmt: skip
+    return AttentionSelectorConfig(**(settings | given))
+
+
+@pytest.mark.parametrize("given", [{}, {"has_sink": True}, {"has_sliding_window": True}], ids=str)
+def test_ordinary_models_get_the_dense_backend(given: dict[str, Any]) -> None:
+    place = AscendNPUPlatform.get_attn_backend_cls(None, attention(**given))
+    assert place == "ascend_attention.vllm.dense.backend.AscendAttentionBackend"
+    assert AttentionBackendEnum.CUSTOM.get_path() == place
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"use_mla": True}, "MLA not supported"),
+        ({"block_size": 64}, "block_size not supported"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype not supported"),
+        ({"attn_type": "encoder_only"}, "attention type encoder_only"),
+        ({"use_mm_prefix": True}, "multimodal"),
+    ],
+)
+def test_attention_that_the_dense_backend_lacks_is_refused(
+    given: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=reason):
+        AscendNPUPlatform.get_attn_backend_cls(None, attention(**given))
+
+
+def test_backends_of_other_devices_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="FLASH_ATTN"):
+        AscendNPUPlatform.get_attn_backend_cls(AttentionBackendEnum.FLASH_ATTN, attention())
+
+
+def test_ordinary_models_run_uncompiled() -> None:
+    given = config(compressed=False)
+    given.compilation_config.mode = None
+    AscendNPUPlatform.apply_config_platform_defaults(given)
+    assert given.compilation_config.mode is CompilationMode.NONE
+    AscendNPUPlatform.check_and_update_config(given)
+    given.compilation_config.mode = CompilationMode.VLLM_COMPILE
+    AscendNPUPlatform.apply_config_platform_defaults(given)
+    with pytest.raises(InvalidInputError, match="VLLM_COMPILE"):
+        AscendNPUPlatform.check_and_update_config(given)
 
 
 def test_a_dtype_that_the_device_lacks_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""check-model and plan for DeepSeek-V3."""
+"""check-model and plan for DeepSeek-V3, plain and quantised."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, write_v3_checkpoint
+from ascend_models_deepseek.architectures import ARCHITECTURES
+from ascend_models_deepseek.deepseek_v3.quantization import resolver_of
+from ascend_models_deepseek.deepseek_v3.sharding import Shard
+from ascend_models_deepseek.deepseek_v3.weights import main_table
+from ascend_models_deepseek.quantized_rules import WeightForms
+from ascend_models_deepseek.testing.quantized_v3 import quantise_v3_checkpoint
+from ascend_models_deepseek.testing.table_model import ExpertSizes, model_of
+from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, TinyV3Spec, write_v3_checkpoint
+from ascend_models_deepseek.testing.tiny_v32 import TinyV32Spec, write_v32_checkpoint
 from ascend_ops_core.errors import InvalidInputError
 from ascend_vllm_plugin.planning.checkpoint import check_checkpoint
 from ascend_vllm_plugin.planning.plan import make_plan
@@ -73,3 +81,75 @@ def test_other_models_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(InvalidInputError, match="'deepseek_v4', 'deepseek_v3'"):
         read_model(tmp_path)
+
+
+SIZES = {"num_hidden_layers": 2, "n_routed_experts": 4, "n_group": 2, "topk_group": 2}
+
+
+@pytest.fixture(scope="module", params=["v3", "v32"])
+def quantised(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with blocks of fp8, whose experts fill them; V3.2's with int8 and int4 ones."""
+    folder = tmp_path_factory.mktemp("quantised")
+    if request.param == "v3":
+        spec = TinyV3Spec(moe_intermediate_size=128, **SIZES)
+        write_v3_checkpoint(spec, folder / "plain")
+    else:
+        spec = TinyV32Spec(moe_intermediate_size=128, kv_lora_rank=128, **SIZES)
+        write_v32_checkpoint(spec, folder / "plain")
+    layout = {"v3": "fp8_mixed", "v32": "w4a8"}[request.param]
+    quantise_v3_checkpoint(folder / "plain", folder / "stored", folder / "floats", layout)
+    return folder / "stored"
+
+
+def test_a_quantised_checkpoint_that_fits(quantised: Path) -> None:
+    report = check_checkpoint(quantised)
+    assert report.problems == []
+    assert report.quantization is not None
+    assert "fp8 128x128" in report.quantization or "W4A8_DYNAMIC" in report.quantization
+
+
+def test_weights_are_what_the_model_holds(quantised: Path) -> None:
+    """``kv_b_proj`` and the indexer's keys in the model's dtype, the rest as it is stored."""
+    request = PlanRequest("A5", dtype="float32", weight_format="stored", memory_bytes=1 << 36)
+    plan = make_plan(read_model(quantised), request)
+    config = json.loads((quantised / "config.json").read_text())
+    kind = ARCHITECTURES[config["model_type"]]
+    spec = kind.spec.from_config(config)
+    table = main_table(kind, spec, Shard.of(spec, 1, 0, (0, spec.vocab_size)))
+    forms = WeightForms(table, resolver_of(config, quantised))
+    model = model_of(table, forms, ExpertSizes(4, spec.hidden_size, 128))
+    assert sum(plan.weights.values()) == sum(one.nbytes for one in model.parameters())
+    whole = read_model(quantised.parent / "plain")
+    assert sum(plan.weights.values()) < sum(make_plan(whole, request_of_floats()).weights.values())
+
+
+def request_of_floats() -> PlanRequest:
+    return PlanRequest("A5", dtype="float32", memory_bytes=1 << 36)
+
+
+def test_tensors_of_caches_and_missing_scales_are_told(quantised: Path, tmp_path: Path) -> None:
+    tensors = load_file(quantised / "model.safetensors")
+    layer = "model.layers.1.self_attn.kv_b_proj"
+    suffix = "weight_scale_inv" if f"{layer}.weight_scale_inv" in tensors else "weight_scale"
+    del tensors[f"{layer}.{suffix}"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    for name in ("config.json", "quant_model_description.json"):
+        if (quantised / name).exists():
+            (tmp_path / name).write_text((quantised / name).read_text())
+    (problem,) = check_checkpoint(tmp_path).problems
+    assert problem.startswith(f"missing {layer}.{suffix}")
+
+
+@pytest.mark.parametrize(("cache_dtype", "row_bytes"), [("family", 128 + 32 + 4), ("model", 288)])
+def test_latents_that_a_checkpoint_wants_in_eight_bits_are_counted(
+    tmp_path: Path, cache_dtype: str, row_bytes: int
+) -> None:
+    spec = TinyV32Spec(moe_intermediate_size=128, kv_lora_rank=128, **SIZES)
+    plain = write_v32_checkpoint(spec, tmp_path / "plain")
+    quantise_v3_checkpoint(plain, tmp_path / "stored", tmp_path / "floats", "c8")
+    request = PlanRequest("A3", cache_dtype=cache_dtype)
+    plan = make_plan(read_model(tmp_path / "stored"), request)
+    (latents,) = [use for use in plan.caches if use.role == "latent_cache"]
+    assert latents.row_bytes == row_bytes
+    (note,) = [one for one in check_checkpoint(tmp_path / "stored").notes if "wants" in one]
+    assert "on an NPU latents are, with scales of their own" in note

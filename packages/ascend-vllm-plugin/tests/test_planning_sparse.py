@@ -9,6 +9,8 @@ import torch
 from ascend_models_deepseek.testing.tiny_v32 import V32_SPECS, write_v32_checkpoint
 from ascend_vllm_plugin.planning.checkpoint import check_checkpoint
 from ascend_vllm_plugin.planning.models import caches_of_layer, read_spec
+from ascend_vllm_plugin.planning.source import read_model
+from ascend_vllm_plugin.planning.weights import parameters
 from safetensors.torch import load_file, save_file
 
 
@@ -22,6 +24,15 @@ def test_checkpoints_are_checked(name: str, tmp_path: Path) -> None:
     problems = check_checkpoint(folder).problems
     assert len(problems) == 1
     assert "missing model.layers.0.self_attn.indexer.wk.weight" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("deepseek_v3", 671), ("deepseek_v32", 671), ("glm_5", 744)]
+)
+def test_published_shapes_have_the_published_number_of_parameters(name: str, billions: int) -> None:
+    """Without the MTP layer; V3.2's indexers add 0.9 billion to V3's 671."""
+    data = Path(__file__).parent / "data" / f"{name}.json"
+    assert parameters(read_model(data).spec) / 1e9 == pytest.approx(billions, rel=0.002)
 
 
 @pytest.mark.parametrize(("keep", "row_bytes"), [(True, 64), (False, 34)])

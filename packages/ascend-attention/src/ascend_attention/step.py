@@ -46,6 +46,13 @@ class StepLayout:
         return self.query_start.diff()
 
     @cached_property
+    def host_lengths(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Where each request's tokens end and its context length; both empty if not ``known``."""
+        if not self.known:
+            return (), ()
+        return tuple(self.query_start[1:].tolist()), tuple(self.seq_lens.tolist())
+
+    @cached_property
     def starts(self) -> torch.Tensor:
         """``[R]`` tokens of every request that earlier steps computed, on the host.
 

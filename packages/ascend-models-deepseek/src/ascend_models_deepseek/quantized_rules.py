@@ -1,7 +1,8 @@
 """From the table of a model's tensors to that of a quantised checkpoint of it.
 
 A rule of a weight becomes one rule for each tensor that the layer's scheme stores, so loading and
-checking stay what they are: a missing scale is a missing tensor.
+checking stay what they are: a missing scale is a missing tensor. Layers that the model holds in its
+own dtype whatever the checkpoint has become that as soon as all their tensors are there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from ascend_fused_moe.checkpoint_quant import quant_of
 from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
+from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import (
     Placement,
     QuantizationResolver,
@@ -94,9 +97,14 @@ class QuantizedExpertRule(QuantizedRule):
         parameter = self.stored.parameter
         return None if parameter is None else self.param + _EXPERT_TENSORS[parameter]
 
+    @property
+    def checked_module(self) -> str:
+        """The stack of experts."""
+        return self.param.rpartition(".")[0]
+
     def load(self, tensor: torch.Tensor, model: nn.Module) -> None:
         """See :meth:`QuantizedRule.load`; where the expert lies elsewhere, nothing is read."""
-        experts = model.get_submodule(self.param.rpartition(".")[0])
+        experts = model.get_submodule(self.checked_module)
         assert isinstance(experts, AscendRoutedExperts)
         one = self.stored
         if one.parameter is None or not experts.holds(self.expert):
@@ -106,6 +114,65 @@ class QuantizedExpertRule(QuantizedRule):
         if one.parameter == "scale" and experts.get_parameter(_scale_of(self.param)).dim() == 2:
             value = value.squeeze(-1)
         experts.load_expert(self.expert, part, value)
+
+
+class _Gathered:
+    """The tensors of a layer that becomes the model's dtype, until the last of them is there.
+
+    Args:
+        scheme: of the layer.
+        rule: of its weight.
+    """
+
+    def __init__(self, scheme: Scheme, rule: TensorRule) -> None:
+        self.part = _part(rule)
+        self.scheme = scheme
+        self.rule = rule
+        self._weight: QuantizedWeight | None = None
+        self._there: set[str] = set()
+        self._needed = {one.stored.suffix for one in self.placements() if one.parameter is not None}
+
+    def placements(self) -> list[Placement]:
+        """Of the layer's tensors."""
+        return WeightLayout(self.scheme, [self.part]).placements(0)
+
+    def take(self, one: Placement, tensor: torch.Tensor, model: nn.Module) -> None:
+        """Keep this rank's part of a tensor; the last one fills the model's parameter."""
+        if self._weight is None:
+            with torch.device("cpu"):
+                self._weight = QuantizedWeight(self.scheme, [self.part])
+        assert one.parameter is not None
+        own = self._weight.get_parameter(one.parameter)
+        own.data[one.target].copy_(one.convert(tensor)[one.source])
+        self._there.add(one.stored.suffix)
+        if self._there >= self._needed:
+            weight, self._weight = self._weight, None
+            self._there.clear()
+            weight.finish()
+            target = model.get_parameter(self.rule.param).data[self.rule.target]
+            weight.dequantize(target.view(weight.shape))
+
+
+@dataclass(frozen=True)
+class DequantizedRule(QuantizedRule):
+    """One stored tensor of a quantised layer that the model holds in its own dtype.
+
+    Attributes:
+        layer: what of the layer is there already.
+    """
+
+    layer: _Gathered | None = None
+
+    @property
+    def filled(self) -> str | None:
+        """The model's parameter that it goes to, if any."""
+        return None if self.stored.parameter is None else self.param
+
+    def load(self, tensor: torch.Tensor, model: nn.Module) -> None:
+        """See :meth:`QuantizedRule.load`; the model's parameter is filled with the last tensor."""
+        assert self.layer is not None
+        if self.stored.parameter is not None:
+            self.layer.take(self.stored, tensor, model)
 
 
 @dataclass
@@ -137,20 +204,21 @@ class WeightForms:
             if _is(name, rule)
         }
         self.cache = resolver.cache
+        schemes = {layer: resolver.scheme(layer) for layer in weights}
         self._held: dict[str, _Held] = {}
+        self._gathered = {
+            layer: _Gathered(scheme, weights[layer])
+            for layer, scheme in schemes.items()
+            if scheme is not None and resolver.is_dequantized(layer)
+        }
         packed: dict[str, list[str]] = {}
         for layer, rule in weights.items():
-            if not isinstance(rule, ExpertRule):
+            if not isinstance(rule, ExpertRule) and not resolver.is_dequantized(layer):
                 packed.setdefault(rule.param, []).append(layer)
         # What a checkpoint may leave out, its description may leave out too.
         needed = [layer for layer, rule in weights.items() if not rule.optional]
         self.problems = resolver.problems(needed, packed.values())
-        schemes = {layer: resolver.scheme(layer) for layer in weights}
-        self._experts = {
-            rule.param.rpartition(".")[0]: schemes[layer]
-            for layer, rule in weights.items()
-            if isinstance(rule, ExpertRule)
-        }
+        self._experts = self._schemes_of_experts(weights, schemes)
         # A packed parameter whose layers differ is a problem already, and has no layout.
         for param, layers in packed.items():
             scheme = schemes[layers[0]]
@@ -163,13 +231,37 @@ class WeightForms:
             self._held[param] = held
         self.table = WeightTable(self._rules(plain, schemes), plain.ignored_prefixes)
 
+    def _schemes_of_experts(
+        self, weights: Mapping[str, TensorRule], schemes: Mapping[str, Scheme | None]
+    ) -> dict[str, Scheme | None]:
+        """By module; modules whose experts differ, or that are not computed, are problems."""
+        found: dict[str, dict[str, Scheme | None]] = {}
+        for layer, rule in weights.items():
+            if isinstance(rule, ExpertRule):
+                one = schemes[layer]
+                name = "the model's dtype" if one is None else one.name
+                found.setdefault(rule.param.rpartition(".")[0], {})[name] = one
+        for module, several in found.items():
+            if len(several) > 1:
+                self.problems.append(
+                    f"routed experts of {module} are stored as {' and '.join(sorted(several))}; "
+                    "the experts of a layer have one scheme"
+                )
+        for scheme in {one.name: one for one in schemes.values() if one is not None}.values():
+            if any(scheme in several.values() for several in found.values()):
+                try:
+                    quant_of(scheme, float_rows=True)
+                except InvalidInputError as error:
+                    self.problems.append(str(error))
+        return {module: next(iter(several.values())) for module, several in found.items()}
+
     def experts(self, prefix: str) -> Scheme | None:
         """The scheme of a layer's routed experts, by the name of their module."""
         return self._experts.get(prefix)
 
     @property
     def schemes(self) -> set[Scheme]:
-        """All schemes in the checkpoint."""
+        """All schemes in which weights are held as they are stored."""
         found = {one.scheme for one in self._held.values()}
         return found | {one for one in self._experts.values() if one is not None}
 
@@ -207,6 +299,10 @@ class WeightForms:
                 )
             elif layer in placements:
                 found = placements[layer]
+            elif layer in self._gathered:
+                kind = DequantizedRule
+                given |= {"layer": self._gathered[layer]}
+                found = self._gathered[layer].placements()
             else:
                 rules[name] = rule
                 continue

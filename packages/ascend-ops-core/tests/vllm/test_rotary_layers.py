@@ -30,6 +30,11 @@ CASES = (
     ("AscendRotaryEmbedding", (16, 16, 64, 1e4, True, torch.float32), {}),
     ("AscendRotaryEmbedding", (16, 8, 64, 1e4, True, torch.float32), {}),
     ("AscendRotaryEmbedding", (16, 8, 64, 1e4, False, torch.float32), {}),
+    (
+        "AscendLlama3RotaryEmbedding",
+        (16, 16, 64, 1e4, True, torch.float32, 8.0, 1.0, 4.0, 16),
+        {},
+    ),
     ("AscendYaRNRotaryEmbedding", (16, 16, 64, 1e4, True, 4.0, torch.float32), {}),
     (
         "AscendDeepseekScalingRotaryEmbedding",

@@ -68,15 +68,20 @@ def register() -> None:
     if platform is None:
         return
     from ascend_models_deepseek.vllm import register as register_deepseek
+    from ascend_models_minimax.vllm import register as register_minimax
 
     from ascend_vllm_plugin.compat.eplb_switch import allow_eplb
+    from ascend_vllm_plugin.compat.oversized_images import refuse_oversized_images
 
     allow_eplb()
+    refuse_oversized_images()
     if platform == NPU_PLATFORM:
+        from ascend_attention.vllm import register as register_attention
         from ascend_fused_moe.vllm import register as register_experts
         from ascend_ops_core.vllm import register as register_layers
 
         register_layers()
+        register_attention()
         register_experts()
     else:
         from ascend_specdec.vllm import register as register_verification
@@ -86,3 +91,4 @@ def register() -> None:
         register_verification()
         allow_shared_contexts()
     register_deepseek()
+    register_minimax()

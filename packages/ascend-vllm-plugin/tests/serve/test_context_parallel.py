@@ -12,13 +12,14 @@ from ascend_models_deepseek.testing.oracle_v32 import V32Oracle
 from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, write_v3_checkpoint
 from ascend_models_deepseek.testing.tiny_v32 import V32_SPECS, write_v32_checkpoint
 
-from .test_processes import COUNT, run
+from .test_processes import run
 
 pytestmark = pytest.mark.serve
 
 # One token, which lies on one rank alone; lengths around a block of both ranks; one whose last
 # chunk is short, so that both ways of attending to shared contexts are taken.
 LENGTHS = (1, 63, 64, 129, 201)
+COUNT = 24
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_tokens_are_those_of_transformers(
     }
     prompts = [prompt(oracle, length) for length in LENGTHS]
     for given, (tokens, logits) in zip(
-        prompts, run(folder, settings, prompts, tmp_path), strict=True
+        prompts, run(folder, settings, prompts, tmp_path, COUNT), strict=True
     ):
         expected = oracle.picked_logits(given, tokens)
         assert len(tokens) == COUNT

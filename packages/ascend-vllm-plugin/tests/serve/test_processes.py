@@ -78,7 +78,7 @@ def test_engine_in_other_processes(
     folder, oracle = made(spec, tmp_path / "checkpoint")
     lengths = (1, 5, 128, 129, 370)
     prompts = [random_prompt(length, spec.vocab_size, seed=length) for length in lengths]
-    stored = run(folder, settings, prompts, tmp_path)
+    stored = stored_by(folder, settings, prompts, tmp_path)
     for i, prompt in enumerate(prompts):
         tokens, logits = stored[f"tokens.{i}"].tolist(), stored[f"logits.{i}"]
         expected = oracle.picked_logits(prompt, tokens)
@@ -113,7 +113,23 @@ def made(spec: TinyV4Spec | TinyV3Spec, folder: Path) -> tuple[Path, Oracle]:
 
 
 def run(
-    folder: Path, settings: dict[str, Any], prompts: list[list[int]], where: Path
+    folder: Path,
+    settings: dict[str, Any],
+    prompts: list[list[int]],
+    where: Path,
+    count: int = COUNT,
+) -> list[tuple[list[int], torch.Tensor]]:
+    """Run generate.py and return tokens and logits of every prompt."""
+    stored = stored_by(folder, settings, prompts, where, count)
+    return [(stored[f"tokens.{i}"].tolist(), stored[f"logits.{i}"]) for i in range(len(prompts))]
+
+
+def stored_by(
+    folder: Path,
+    settings: dict[str, Any],
+    prompts: list[list[int]],
+    where: Path,
+    count: int = COUNT,
 ) -> dict[str, torch.Tensor]:
     """Run generate.py and return what it stored."""
     defaults = {
@@ -128,7 +144,7 @@ def run(
         "max_logprobs": -1,
     }
     arguments, result = where / "arguments.json", where / "result.safetensors"
-    given = {"settings": defaults | settings, "prompts": prompts, "count": COUNT}
+    given = {"settings": defaults | settings, "prompts": prompts, "count": count}
     given["placements"] = "enable_eplb" in settings
     arguments.write_text(json.dumps(given))
     environ = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, exp_f32, narrow, widen
+from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, narrow, widen
 from ascend_ops_core.cpu_products import ROWS_PER_TASK, product, widen_rows
 from numba import njit, prange
 
+from ascend_attention.ops.compressor.cpu import pool_window
 from ascend_attention.ops.mla.cpu import rotate
 
 Array = np.ndarray[Any, Any]
@@ -181,43 +182,6 @@ def _projections(  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, error_model="numpy", cache=True)
-def _pool(cache, block, offset, entry, width, ratio, out):  # type: ignore[no-untyped-def]
-    """Softmax over the states of one entry, each channel for itself; no states make zeros."""
-    memory = cache[0]
-    rows = block.shape[0]
-    series = width if rows == ratio else 2 * width
-    top = np.full(width, -np.inf, dtype=np.float32)
-    total = np.zeros(width, dtype=np.float32)
-    for d in range(width):
-        out[d] = np.float32(0)
-    # A first entry has no window in front of its own.
-    start = rows - ratio if entry == 0 else 0
-    found = False
-    for r in range(start, rows):
-        if block[r] >= 0:
-            found = True
-            shift = width if r >= ratio else 0
-            at = block[r] * cache[1] + offset[r] * cache[2] + series + shift
-            gate = memory[at : at + width]
-            for d in range(width):
-                top[d] = max(top[d], gate[d])
-    if not found:
-        return
-    for r in range(start, rows):
-        if block[r] >= 0:
-            shift = width if r >= ratio else 0
-            at = block[r] * cache[1] + offset[r] * cache[2] + shift
-            values = memory[at : at + width]
-            gate = memory[at + series : at + series + width]
-            for d in range(width):
-                weight = exp_f32(gate[d] - top[d])
-                total[d] += weight
-                out[d] += weight * values[d]
-    for d in range(width):
-        out[d] /= total[d]
-
-
-@njit(fastmath=FASTMATH, error_model="numpy", cache=True)
 def _finish(states, rows):  # type: ignore[no-untyped-def]
     """Write the entries that the step completes; their states are written."""
     _, ape, gain, eps, cos, sin, cache, entries = states
@@ -226,7 +190,9 @@ def _finish(states, rows):  # type: ignore[no-untyped-def]
     out = np.empty((1, width), dtype=np.float32)
     row = out[0]
     for n in range(entry.shape[0]):
-        _pool(cache, from_block[n], from_offset[n], entry[n], width, ratio, row)
+        pool_window(
+            cache[0], cache[1], cache[2], from_block[n], from_offset[n], entry[n] == 0, ratio, row
+        )
         total = np.float32(0)
         for d in range(width):
             # The chain of operators rounds between all of these.

@@ -7,11 +7,12 @@ plain and rotated part, V width of a head's value.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.ops.rotary import apply_rotary
+from ascend_ops_core.quantized_weights.weight import project as product
 from torch import nn
 
 
@@ -87,6 +88,8 @@ class AscendMultiHeadLatentAttention(nn.Module):
         kv_a_norm: ``[L]`` float32.
         kv_b: ``[h, N + V, L]``, a head's rows for keys before those for values.
         o: ``[H, h * V]``.
+
+    ``qkv_a``, ``q_b`` and ``o`` may be replaced by quantised weights.
     """
 
     def __init__(self, shape: MLAShape, dtype: torch.dtype) -> None:
@@ -94,12 +97,14 @@ class AscendMultiHeadLatentAttention(nn.Module):
         self.shape = shape
         rank = shape.q_lora_rank
         heads, hidden = shape.num_heads, shape.hidden_size
-        self.qkv_a = _empty((rank or 0) + shape.row_width, hidden, dtype=dtype)
+        self.qkv_a: Any = _empty((rank or 0) + shape.row_width, hidden, dtype=dtype)
         self.q_a_norm = None if rank is None else _empty(rank)
-        self.q_b = _empty(heads * shape.head_dim, hidden if rank is None else rank, dtype=dtype)
+        self.q_b: Any = _empty(
+            heads * shape.head_dim, hidden if rank is None else rank, dtype=dtype
+        )
         self.kv_a_norm = _empty(shape.kv_lora_rank)
         self.kv_b = _empty(heads, shape.nope_dim + shape.value_dim, shape.kv_lora_rank, dtype=dtype)
-        self.o = _empty(hidden, heads * shape.value_dim, dtype=dtype)
+        self.o: Any = _empty(hidden, heads * shape.value_dim, dtype=dtype)
 
     def project(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> MLAQuery:
         """Queries and what is to be cached.
@@ -110,13 +115,13 @@ class AscendMultiHeadLatentAttention(nn.Module):
             sin: the same shape and dtype.
         """
         shape = self.shape
-        down = linear(hidden, self.qkv_a)
+        down = product(hidden, self.qkv_a)
         kv = down[:, -shape.row_width :]
         q_input = hidden
         if self.q_a_norm is not None:
             latent = down[:, : -shape.row_width].contiguous()
             q_input = rms_norm(latent, self.q_a_norm, shape.norm_eps)
-        query = linear(q_input, self.q_b).unflatten(-1, (shape.num_heads, shape.head_dim))
+        query = product(q_input, self.q_b).unflatten(-1, (shape.num_heads, shape.head_dim))
         query = apply_rotary(query, cos, sin, interleaved=shape.interleaved, at_end=True)
         q_nope, q_rope = query.split([shape.nope_dim, shape.rope_dim], dim=-1)
         return MLAQuery(q_input, q_nope, q_rope, kv)
@@ -133,7 +138,7 @@ class AscendMultiHeadLatentAttention(nn.Module):
 
     def output(self, values: torch.Tensor) -> torch.Tensor:
         """``[T, H]`` from values ``[T, h, V]``: this rank's part of the sum over heads."""
-        return linear(values.flatten(1), self.o)
+        return product(values.flatten(1), self.o)
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:

@@ -6,13 +6,14 @@ Shapes: T tokens, H hidden size, Q width of the query latent, h indexer heads, D
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from ascend_ops_core.ops.hadamard import hadamard
 from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.norm import layer_norm
 from ascend_ops_core.ops.rotary import apply_rotary
+from ascend_ops_core.quantized_weights.weight import project as product
 from torch import nn
 
 _KEY_NORM_EPS = 1e-6
@@ -64,7 +65,7 @@ class TokenIndexer(nn.Module):
         dtype: dtype of the projections.
 
     Attributes:
-        wq_b: ``[h * D, Q]``.
+        wq_b: ``[h * D, Q]``; it may be replaced by a quantised weight.
         wk_weights: ``[D + h, H]``: the key's projection, then that of the heads' weights, so that
             one product gives both.
         k_norm: ``[D]`` float32.
@@ -75,7 +76,7 @@ class TokenIndexer(nn.Module):
         super().__init__()
         self.shape = shape
         heads, width = shape.num_heads, shape.head_dim
-        self.wq_b = _empty(heads * width, shape.q_lora_rank, dtype=dtype)
+        self.wq_b: Any = _empty(heads * width, shape.q_lora_rank, dtype=dtype)
         self.wk_weights = _empty(width + heads, shape.hidden_size, dtype=dtype)
         self.k_norm = _empty(width)
         self.k_norm_bias = _empty(width)
@@ -101,7 +102,7 @@ class TokenIndexer(nn.Module):
                 they are quantised and leaves their products as they are.
         """
         shape = self.shape
-        query = linear(q_latent, self.wq_b).unflatten(-1, (shape.num_heads, shape.head_dim))
+        query = product(q_latent, self.wq_b).unflatten(-1, (shape.num_heads, shape.head_dim))
         query = apply_rotary(query, cos, sin, interleaved=shape.interleaved)
         both = linear(hidden, self.wk_weights)
         key = layer_norm(

@@ -1,1 +1,57 @@
-"""Adaptors to vLLM: cache layers, attention backends and metadata builders."""
+"""Adaptors to vLLM: cache layers, attention backends, metadata builders, and layers of its own.
+
+The layers of :func:`register` stand in the place of vLLM's on an NPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from ascend_ops_core.errors import InvalidInputError
+
+__all__ = ["register"]
+
+_MODELS = "vllm.model_executor.models"
+
+_CLASSES: tuple[tuple[str, str, str | None], ...] = (
+    ("MMEncoderAttention", "encoder:AscendMMEncoderAttention", None),
+    ("RelPosAttention", "relative_position:AscendRelPosAttention", f"{_MODELS}.deepencoder"),
+)
+"""Name of vLLM's class, ``module:class`` of ours in this folder, and the module of a model that the
+class belongs to, which takes seconds to import."""
+
+
+def register() -> None:
+    """Register every class if this platform is an NPU; may be called any number of times.
+
+    A class of one model's module is registered once that is imported, before the model is built.
+
+    Raises:
+        ImportError: vLLM is not installed; the message names the remedy.
+        InvalidInputError: somebody else registered a class under one of the names.
+    """
+    try:
+        from vllm.model_executor.custom_op import op_registry_oot
+    except ImportError as error:
+        raise ImportError(
+            "ascend_attention.vllm puts layers into vLLM, which is not installed. Install vLLM, or "
+            "use ascend_attention.ops without it."
+        ) from error
+    from vllm.platforms import current_platform
+
+    if current_platform.device_type != "npu":
+        return
+    for name, place, imported in _CLASSES:
+        if imported is not None and imported not in sys.modules:
+            continue
+        module, _, attribute = place.partition(":")
+        ours = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+        taken = op_registry_oot.get(name)
+        if taken not in (None, ours):
+            raise InvalidInputError(
+                f"vLLM's class {name}",
+                f"{taken.__module__}.{taken.__qualname__} is registered for it already",
+                "Uninstall or disable the other plugin (VLLM_PLUGINS).",
+            )
+        op_registry_oot[name] = ours

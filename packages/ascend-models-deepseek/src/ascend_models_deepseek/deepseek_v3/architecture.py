@@ -37,14 +37,17 @@ class Architecture:
         rules: tensors of that attention, given config, shard, layer, and the prefixes of names in
             the checkpoint and of parameters.
         caches: the caches of one layer, given config, layer, dtype, device family and tokens per
-            block (None for the default), and whether they keep the model's dtype.
+            block (None for the default), whether they keep the model's dtype, and whether latents
+            have eight bits.
+        sparse: attention reads selected tokens.
     """
 
     model_type: str
     spec: type[DeepseekV3Spec]
     attention: Callable[[Build, int, str], nn.Module]
     rules: AttentionRules
-    caches: Callable[[Any, int, torch.dtype, str, int | None, bool], list[CacheKind]]
+    caches: Callable[[Any, int, torch.dtype, str, int | None, bool, bool], list[CacheKind]]
+    sparse: bool = False
 
 
 def _dense_attention(build: Build, layer: int, prefix: str) -> nn.Module:
@@ -61,6 +64,7 @@ def latent_caches(
     device: str,
     block_tokens: int | None,
     keep_dtype: bool = False,
+    int8_latents: bool = False,
 ) -> list[CacheKind]:
     """The one cache of a layer of DeepSeek-V3, which has the model's dtype on every family."""
     from ascend_attention.caches import mla_caches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ascend_attention.layers.mla import MLAShape
+from ascend_attention.layers.mla import AscendMultiHeadLatentAttention, MLAShape
 from ascend_attention.vllm.mla import MLAAttention
 
 from ascend_models_deepseek.deepseek_v3.build import Build
@@ -26,6 +26,7 @@ class DeepseekV3Attention(MLAAttention):
             block_tokens=build.block_tokens,
             context=build.context,
         )
+        hold_projections(build, layer, self.weights)
 
 
 def mla_shape(build: Build) -> MLAShape:
@@ -43,3 +44,9 @@ def mla_shape(build: Build) -> MLAShape:
         spec.rms_norm_eps,
         spec.rope_interleave,
     )
+
+
+def hold_projections(build: Build, layer: int, weights: AscendMultiHeadLatentAttention) -> None:
+    """Let the projections of a layer be held as the checkpoint stores them, ``kv_b`` left out."""
+    param = f"{build.param_prefix(layer)}.self_attn.weights"
+    build.hold(weights, param, ("qkv_a", "q_b", "o"))

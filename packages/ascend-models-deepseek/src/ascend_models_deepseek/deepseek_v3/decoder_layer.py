@@ -53,10 +53,11 @@ class DeepseekV3DecoderLayer(nn.Module):
         self.post_attention_layernorm = parameter(spec.hidden_size)
         self.self_attn = build.architecture.attention(build, layer, f"{prefix}.self_attn")
         self.mlp: DeepseekV3MLP | DeepseekV3MoE
+        param = f"{build.param_prefix(layer)}.mlp"
         if spec.is_dense_layer(layer):
-            self.mlp = DeepseekV3MLP(build, build.shard.dense)
+            self.mlp = DeepseekV3MLP(build, param, build.shard.dense)
         else:
-            self.mlp = DeepseekV3MoE(build)
+            self.mlp = DeepseekV3MoE(build, param)
 
     def forward(self, stream: Stream, cos: torch.Tensor, sin: torch.Tensor) -> Stream:
         """The stream behind this layer.

@@ -21,6 +21,7 @@ from ascend_models_deepseek.deepseek_v4.build import parameter
 from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config
+from ascend_models_deepseek.quantized_rules import finish_weights
 
 
 class DeepseekV3Model(nn.Module):
@@ -43,8 +44,8 @@ class DeepseekV3Model(nn.Module):
         super().__init__()
         self.spec = spec
         self.embed_tokens = vocab_embedding(spec, vllm_config.model_config.dtype)
-        build = Build.of(architecture, spec, vllm_config, self.embed_tokens)
-        self.shard = build.shard
+        build = Build.of(architecture, spec, vllm_config, self.embed_tokens, main_table)
+        self.forms = build.forms
         self.rotary = build.rotary
         self.layers = nn.ModuleList(
             DeepseekV3DecoderLayer(build, i, f"{prefix}.layers.{i}")
@@ -107,6 +108,8 @@ class AscendDeepseekV3ForCausalLM(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Fill all parameters from tensors in the published naming."""
-        table = main_table(self.architecture, self.model.spec, self.model.shard)
+        table = self.model.forms.table
         check_headers(table, self._source)
-        return table.load(self, weights)
+        loaded = table.load(self, weights)
+        finish_weights(self)
+        return loaded

@@ -24,25 +24,30 @@ class DeepseekV3MLP(AscendSharedExperts):
 
     Args:
         build: what all layers share.
+        param: its name in the model.
         part: channels of this rank.
 
     Attributes:
-        w13: ``[2 * I, H]``, gate rows before up rows.
-        w2: ``[H, I]``.
+        w13: ``[2 * I, H]``, gate rows before up rows; it may be quantised.
+        w2: ``[H, I]``, the same.
     """
 
-    def __init__(self, build: Build, part: tuple[int, int]) -> None:
+    def __init__(self, build: Build, param: str, part: tuple[int, int]) -> None:
         hidden, inter = build.spec.hidden_size, part[1] - part[0]
         super().__init__(
-            torch.empty(2 * inter, hidden, dtype=build.dtype),
-            torch.empty(hidden, inter, dtype=build.dtype),
+            build.weight(f"{param}.w13", 2 * inter, hidden),
+            build.weight(f"{param}.w2", hidden, inter),
             build.groups,
             SharedExpertParallelMode.TENSOR_PARALLEL,
         )
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """``[T, H]`` from ``hidden [T, H]``, summed over ranks."""
-        return self.groups.tp.all_reduce(self.part2(self.part1(hidden)))
+        return self.groups.tp.all_reduce(self.forward_tokens(hidden))
+
+    def forward_tokens(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The same before the sum over ranks."""
+        return self.part2(self.part1(hidden))
 
 
 class DeepseekV3MoE(nn.Module):
@@ -50,6 +55,7 @@ class DeepseekV3MoE(nn.Module):
 
     Args:
         build: what all layers share.
+        param: its name in the model.
 
     Attributes:
         gate: ``[E, H]`` float32, since a rounded score can choose another expert.
@@ -59,7 +65,7 @@ class DeepseekV3MoE(nn.Module):
             experts, or a slice of each, which then run in one pass with the shared ones.
     """
 
-    def __init__(self, build: Build) -> None:
+    def __init__(self, build: Build, param: str) -> None:
         super().__init__()
         spec, shard, dtype = build.spec, build.shard, build.dtype
         hidden, experts = spec.hidden_size, spec.n_routed_experts
@@ -77,6 +83,7 @@ class DeepseekV3MoE(nn.Module):
             hidden,
             spec.moe_intermediate_size,
             dtype,
+            **build.experts(f"{param}.experts"),
             activation=Activation(),
             ep_rank=self.groups.ep.rank_in_group,
             ep_ranks=self.groups.ep.world_size,
@@ -85,7 +92,7 @@ class DeepseekV3MoE(nn.Module):
         )
         self.shared_experts: DeepseekV3MLP | None = None
         if spec.n_shared_experts:
-            self.shared_experts = DeepseekV3MLP(build, shard.shared)
+            self.shared_experts = DeepseekV3MLP(build, f"{param}.shared_experts", shard.shared)
         self.runner: VllmMoERunner | None = None
         if whole:
             self.runner = VllmMoERunner(
@@ -102,11 +109,19 @@ class DeepseekV3MoE(nn.Module):
             out: torch.Tensor = self.runner(hidden, logits)
             return out
         weights, ids = self.route(logits)
-        shared = None
-        if self.shared_experts is not None:
-            shared = self.shared_experts.w13, self.shared_experts.w2
-        summed = self.experts.forward_tokens(hidden, weights, ids, shared)
-        return self.groups.tp.all_reduce(summed)
+        return self.groups.tp.all_reduce(self._forward_experts(hidden, weights, ids))
+
+    def _forward_experts(
+        self, hidden: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor
+    ) -> torch.Tensor:
+        shared = self.shared_experts
+        if shared is None:
+            return self.experts.forward_tokens(hidden, weights, ids)
+        w13, w2 = shared.w13, shared.w2
+        if isinstance(w13, torch.Tensor) and isinstance(w2, torch.Tensor):
+            return self.experts.forward_tokens(hidden, weights, ids, (w13, w2))
+        routed = self.experts.forward_tokens(hidden, weights, ids)
+        return routed + shared.forward_tokens(hidden)
 
     def route(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights ``[T, k]`` and expert ids ``[T, k]`` from the gate's ``logits [T, E]``."""

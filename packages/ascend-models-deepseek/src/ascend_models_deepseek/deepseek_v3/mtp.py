@@ -24,6 +24,7 @@ from ascend_models_deepseek.deepseek_v3.weights import mtp_table
 from ascend_models_deepseek.deepseek_v4.build import parameter
 from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding
 from ascend_models_deepseek.deepseek_v4.headers import check_headers
+from ascend_models_deepseek.quantized_rules import finish_weights
 
 
 class DeepSeekMultiTokenPredictorLayer(nn.Module):
@@ -45,24 +46,25 @@ class DeepSeekMultiTokenPredictorLayer(nn.Module):
         self.block = DeepseekV3DecoderLayer(build, layer, prefix)
         self.norm = parameter(hidden)
 
-    def forward(
-        self,
-        embedded: torch.Tensor,
-        previous: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-    ) -> torch.Tensor:
-        """``[T, H]`` in front of the head's norm.
+    def join(self, embedded: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        """``[T, H]``, the input of the layer.
 
         Args:
             embedded: ``[T, H]`` embeddings of the tokens.
             previous: ``[T, H]`` normed hidden states, the target's or those of the depth before.
-            cos: ``[T, R / 2]`` float32.
-            sin: the same.
         """
         own = rms_norm(embedded, self.enorm, self.norm_eps)
         before = rms_norm(previous, self.hnorm, self.norm_eps)
-        joined = linear(torch.cat([own, before], dim=-1), self.eh_proj)
+        return linear(torch.cat([own, before], dim=-1), self.eh_proj)
+
+    def forward(self, joined: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """``[T, H]`` in front of the head's norm.
+
+        Args:
+            joined: ``[T, H]`` of :meth:`join`.
+            cos: ``[T, R / 2]`` float32.
+            sin: the same.
+        """
         stream: Stream = self.block(Stream(None, joined), cos, sin)
         return stream.sum()
 
@@ -86,8 +88,8 @@ class DeepSeekMultiTokenPredictor(nn.Module):
         super().__init__()
         self.spec = spec
         self.embed_tokens = vocab_embedding(spec, vllm_config.model_config.dtype)
-        build = Build.of(architecture, spec, vllm_config, self.embed_tokens)
-        self.shard = build.shard
+        build = Build.of(architecture, spec, vllm_config, self.embed_tokens, mtp_table)
+        self.forms = build.forms
         self.rotary = build.rotary
         first = spec.num_hidden_layers
         self.layers = nn.ModuleDict(
@@ -113,10 +115,15 @@ class DeepSeekMultiTokenPredictor(nn.Module):
         """``[T, H]`` of one depth, in front of the head's norm."""
         follow_torch_threads()
         cos, sin = self.rotary.gather(positions)
-        # No earlier hidden state predicts the first token, so training masks its embedding.
-        embedded = self.embed_tokens(input_ids).masked_fill((positions == 0).unsqueeze(-1), 0)
-        hidden: torch.Tensor = self.depth(step)(embedded, previous, cos, sin)
+        # What the input is made of is not held while the layer runs.
+        joined = self.depth(step).join(self._embedded(input_ids, positions), previous)
+        hidden: torch.Tensor = self.depth(step)(joined, cos, sin)
         return hidden
+
+    def _embedded(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        # No earlier hidden state predicts the first token, so training masks its embedding.
+        embedded: torch.Tensor = self.embed_tokens(input_ids)
+        return embedded.masked_fill((positions == 0).unsqueeze(-1), 0)
 
 
 class AscendDeepSeekMTP(nn.Module):
@@ -176,9 +183,10 @@ class AscendDeepSeekMTP(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Fill the draft from the MTP layers of the main model's checkpoint."""
-        table = mtp_table(self.architecture, self.model.spec, self.model.shard)
+        table = self.model.forms.table
         check_headers(table, self._source)
         loaded = table.load(self, weights)
+        finish_weights(self)
         self.has_own_embed_tokens = "model.embed_tokens.weight" in loaded
         self.has_own_lm_head = "lm_head.weight" in loaded
         return loaded

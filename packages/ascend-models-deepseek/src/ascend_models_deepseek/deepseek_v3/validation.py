@@ -8,12 +8,14 @@ from ascend_ops_core.errors import InvalidInputError
 from vllm.config import CompilationMode, VllmConfig
 
 from ascend_models_deepseek.architectures import ARCHITECTURES
+from ascend_models_deepseek.checkpoint_forms import check_forms, checkpoint_forms
 from ascend_models_deepseek.context_parallel import check_context_parallel
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.latents import check_latents
+from ascend_models_deepseek.deepseek_v3.quantization import LAYER_RULES
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
 from ascend_models_deepseek.deepseek_v3.weights import main_table, mtp_table
-from ascend_models_deepseek.deepseek_v4.headers import check_headers
+from ascend_models_deepseek.deepseek_v4.build import cache_family
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config, expert_ranks
 
 logger = logging.getLogger(__name__)
@@ -44,18 +46,13 @@ def check_request(vllm_config: VllmConfig) -> None:
     """Everything that can be told in the user's process, before workers start.
 
     Raises:
-        InvalidInputError: a config or engine setting that cannot be served.
-        CheckpointError: a local checkpoint whose headers do not fit, with every problem.
+        InvalidInputError: a config, engine setting or quantization that cannot be served.
+        CheckpointError: a local checkpoint whose description or headers do not fit, with every
+            problem.
     """
     model = vllm_config.model_config
     architecture = ARCHITECTURES[model.hf_config.model_type]
     spec = architecture.spec.from_config(model.hf_config)
-    if vllm_config.quant_config is not None:
-        raise InvalidInputError(
-            f"quantization {vllm_config.quant_config.get_name()!r}",
-            "of the models with latent attention only unquantized checkpoints can be loaded yet",
-            "Convert the checkpoint to bfloat16 and remove quantization_config from config.json.",
-        )
     parallel = vllm_config.parallel_config
     if parallel.enable_eplb:
         raise InvalidInputError(
@@ -65,7 +62,7 @@ def check_request(vllm_config: VllmConfig) -> None:
         )
     _leave_uncompiled(vllm_config)
     check_engine_config(spec, vllm_config)
-    check_latents(vllm_config, sparse=hasattr(spec, "index_topk"))
+    check_latents(vllm_config, sparse=architecture.sparse)
     check_context_parallel(vllm_config)
     shard = Shard.of(
         spec,
@@ -78,7 +75,7 @@ def check_request(vllm_config: VllmConfig) -> None:
     drafts = speculative is not None and speculative.method == "mtp"
     if drafts:
         check_draft(spec)
-    if vllm_config.load_config.load_format in ("auto", "safetensors", "hf"):
-        check_headers(main_table(architecture, spec, shard), model.model)
-        if drafts:
-            check_headers(mtp_table(architecture, spec, shard), model.model)
+    tables = [main_table, mtp_table] if drafts else [main_table]
+    for table in tables:
+        forms = checkpoint_forms(table(architecture, spec, shard), vllm_config, LAYER_RULES)
+        check_forms(forms, vllm_config, cache_family())

@@ -34,6 +34,25 @@ class CheckedRule(TensorRule):
         """Leave ``model`` as it is."""
 
 
+@dataclass(frozen=True)
+class CacheScaleRule(CheckedRule):
+    """A scale or an offset of ModelSlim's FAKQuant, of each head or of all.
+
+    Rows of eight bits make their own scales, so these are not used.
+    """
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """``[heads, 1]`` or ``[heads]``, of all heads or of the one that is cached."""
+        heads = self.shape[0]
+        return (heads, 1), (heads,), (1, 1), (1,)
+
+    @property
+    def loadable(self) -> tuple[torch.dtype, ...]:
+        """Dtypes in which the checkpoint may store it."""
+        return (*super().loadable, torch.int8)
+
+
 def main_table(architecture: Architecture, spec: DeepseekV3Spec, shard: Shard) -> WeightTable:
     """Tensors of the main model, embedding and head included."""
     rules = {
@@ -116,6 +135,9 @@ def attention_rules(spec: DeepseekV3Spec, shard: Shard, layer: int, name: str, p
             source=(slice(None), slice(first, last)),
         ),
     )
+    for part in ("q", "k", "v"):
+        for kind in ("scale", "offset"):
+            yield f"{name}.fa_{part}.{kind}", CacheScaleRule((heads,), "", optional=True)
     # Some conversions store the frequencies, which follow from the config.
     yield (
         f"{name}.rotary_emb.inv_freq",

@@ -74,5 +74,10 @@ def sparse_caches(
 
 
 DEEPSEEK_V32 = Architecture(
-    "deepseek_v32", DeepseekV32Spec, sparse_attention, sparse_attention_rules, sparse_caches
+    "deepseek_v32",
+    DeepseekV32Spec,
+    sparse_attention,
+    sparse_attention_rules,
+    sparse_caches,
+    sparse=True,
 )

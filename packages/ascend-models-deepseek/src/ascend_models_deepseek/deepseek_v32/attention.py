@@ -5,7 +5,7 @@ from __future__ import annotations
 from ascend_attention.layers.token_indexer import IndexerShape, TokenIndexer
 from ascend_attention.vllm.sfa import SFAAttention
 
-from ascend_models_deepseek.deepseek_v3.attention import mla_shape
+from ascend_models_deepseek.deepseek_v3.attention import hold_projections, mla_shape
 from ascend_models_deepseek.deepseek_v3.build import Build
 from ascend_models_deepseek.deepseek_v32.config import DeepseekV32Spec
 
@@ -36,6 +36,10 @@ class DeepseekV32Attention(SFAAttention):
             int8_latents=build.int8_latents,
             context=build.context,
         )
+        hold_projections(build, layer, self.weights)
+        if self.indexer is not None:
+            param = f"{build.param_prefix(layer)}.self_attn.indexer"
+            build.hold(self.indexer, param, ("wq_b",))
 
 
 def indexer_shape(spec: DeepseekV32Spec) -> IndexerShape:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,6 @@ from ascend_fused_moe.checkpoint_quant import quant_of
 from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.vllm.groups import vllm_groups
 from ascend_ops_core.devices import current_facts
-from ascend_ops_core.quantized_weights.descriptions import CacheDescription
 from ascend_ops_core.static_buffers import StaticBuffers
 from torch import nn
 from vllm.config import ParallelConfig, VllmConfig
@@ -22,16 +20,15 @@ from vllm.distributed import (
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
+from ascend_models_deepseek.checkpoint_forms import checkpoint_forms, log_forms
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.embedding import vocabulary_range
 from ascend_models_deepseek.deepseek_v4.output_projection import ProjectionBuild
-from ascend_models_deepseek.deepseek_v4.quantization import resolver_of_config
+from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES
 from ascend_models_deepseek.deepseek_v4.rotation import RotaryTables
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import WeightTable, raise_for
+from ascend_models_deepseek.deepseek_v4.weights import WeightTable
 from ascend_models_deepseek.quantized_rules import WeightForms
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -94,8 +91,15 @@ class Build:
         vocabulary = vocabulary_range(embedding)
         whole = groups.expert_parallel
         shard = Shard.of(spec, size, rank, vocabulary, projection.part, whole_experts=whole)
-        forms = checkpoint_forms(table(spec, shard), vllm_config)
-        _report(forms, family)
+        forms = checkpoint_forms(table(spec, shard), vllm_config, LAYER_RULES)
+        log_forms(
+            forms,
+            slower="steps of few tokens run operator by operator, since the fused kernels read "
+            "float weights"
+            if family == "cpu"
+            else "",
+            caches="caches are stored as the device family has them",
+        )
         return cls(
             spec,
             shard,
@@ -137,36 +141,6 @@ class Build:
             return {}
         quant = quant_of(scheme, float_rows=self.device == "cpu")
         return {"quant": quant, "scale_dtype": scheme.format.scale_dtype}
-
-
-def checkpoint_forms(table: WeightTable, vllm_config: VllmConfig) -> WeightForms:
-    """What the checkpoint of an engine stores for a table of tensors.
-
-    Raises:
-        InvalidInputError: a quantisation that is not known.
-        CheckpointError: its description does not fit the model.
-    """
-    model = vllm_config.model_config
-    forms = WeightForms(table, resolver_of_config(model.hf_config, model.model))
-    raise_for(forms.problems)
-    return forms
-
-
-def _report(forms: WeightForms, family: str) -> None:
-    if not forms.schemes:
-        return
-    names = ", ".join(sorted(one.name for one in forms.schemes))
-    slower = (
-        "; steps of few tokens run operator by operator, since the fused kernels read float weights"
-    )
-    logger.info("weights stay as stored: %s%s", names, slower if family == "cpu" else "")
-    if forms.cache != CacheDescription():
-        logger.info(
-            "the checkpoint wants key-value rows in %s, indexer keys in %s: caches are stored as "
-            "the device family has them",
-            forms.cache.kv or "their dtype",
-            forms.cache.index or "theirs",
-        )
 
 
 def cache_family() -> str:

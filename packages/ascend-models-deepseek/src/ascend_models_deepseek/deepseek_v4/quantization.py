@@ -8,15 +8,18 @@ from typing import Any
 
 from ascend_ops_core.quantized_weights import LayerRules, QuantizationResolver, read_modelslim
 
-__all__ = ["LAYER_RULES", "resolver_of", "resolver_of_config"]
+__all__ = ["LAYER_RULES", "resolver_of"]
+
+_FLOAT = (
+    r"^(mtp\.\d+\.)?(embed|head|emb\.tok_emb)$",
+    r"\.ffn\.gate$",
+    r"\.compressor\.(wkv|wgate)$",
+    r"\.indexer\.weights_proj$",
+)
 
 LAYER_RULES = LayerRules(
-    kept=(
-        r"^(mtp\.\d+\.)?(embed|head|emb\.tok_emb)$",
-        r"\.ffn\.gate$",
-        r"\.compressor\.(wkv|wgate)$",
-        r"\.indexer\.weights_proj$",
-    ),
+    kept=_FLOAT,
+    dequantized=_FLOAT,
     experts=r"\.ffn\.experts\.\d+\.",
     scale="scale",
     packed={"wqa_wkv": ("wq_a", "wkv"), "w13": ("w1", "w3")},
@@ -37,16 +40,3 @@ def resolver_of(config: Mapping[str, Any], directory: Path) -> QuantizationResol
         InvalidInputError: a format that is not known, or a description that cannot be read.
     """
     return QuantizationResolver.of(config, LAYER_RULES, read_modelslim(directory))
-
-
-def resolver_of_config(config: Any, source: str) -> QuantizationResolver:
-    """The same for vLLM's config object and the name or directory of the model.
-
-    Raises:
-        InvalidInputError: see :func:`resolver_of`.
-    """
-    given = {"quantization_config": getattr(config, "quantization_config", None)}
-    experts = getattr(config, "expert_dtype", None)
-    if experts is not None:
-        given["expert_dtype"] = experts
-    return resolver_of(given, Path(source))

@@ -5,21 +5,16 @@ from __future__ import annotations
 from typing import Protocol
 
 from ascend_fused_moe.eplb import initial_placement
-from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
-from ascend_ops_core.quantized_weights.weight import check_family
 from ascend_ops_core.vllm.checkpoint_quantization import METHOD
 from vllm.config import CompilationMode, ParallelConfig, VllmConfig
 
+from ascend_models_deepseek.checkpoint_forms import check_forms, checkpoint_forms
 from ascend_models_deepseek.context_parallel import refuse_context_parallel
-from ascend_models_deepseek.deepseek_v4.build import (
-    cache_family,
-    checkpoint_forms,
-    redundant_experts,
-)
+from ascend_models_deepseek.deepseek_v4.build import cache_family, redundant_experts
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.output_projection import chosen_projection
+from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import WeightTable, main_table, mtp_table
 
@@ -137,34 +132,18 @@ def check_request(vllm_config: VllmConfig) -> None:
     drafts = speculative is not None and speculative.method == "mtp"
     if drafts:
         check_draft(spec)
-    check_forms(spec, vllm_config, main_table(spec, shard))
+    _check_forms(spec, vllm_config, main_table(spec, shard))
     if drafts:
-        check_forms(spec, vllm_config, mtp_table(spec, shard))
+        _check_forms(spec, vllm_config, mtp_table(spec, shard))
 
 
-def check_forms(spec: DeepseekV4Spec, vllm_config: VllmConfig, table: WeightTable) -> None:
-    """Refuse a checkpoint whose description, schemes or headers do not fit.
-
-    Args:
-        spec: the model's config.
-        vllm_config: the engine's config.
-        table: the model's tensors.
-
-    Raises:
-        InvalidInputError: a quantization that is not known, or that the device or the engine's
-            settings rule out.
-        CheckpointError: lists every problem of the description, or of the headers.
-    """
-    forms = checkpoint_forms(table, vllm_config)
+def _check_forms(spec: DeepseekV4Spec, vllm_config: VllmConfig, table: WeightTable) -> None:
     family = cache_family()
-    for scheme in sorted(forms.schemes, key=lambda one: one.name):
-        if family != "cpu":
-            check_family(scheme, current_facts())
+    forms = checkpoint_forms(table, vllm_config, LAYER_RULES)
     if forms.schemes and chosen_projection(spec, vllm_config, family).variant.name == "fp8":
         raise InvalidInputError(
             "o_proj='fp8' for a quantized checkpoint",
             "it quantizes weights of 16 bits after loading",
             "Leave o_proj unset: the projection is computed as it is stored.",
         )
-    if vllm_config.load_config.load_format in ("auto", "safetensors", "hf"):
-        check_headers(forms.table, vllm_config.model_config.model)
+    check_forms(forms, vllm_config, family)

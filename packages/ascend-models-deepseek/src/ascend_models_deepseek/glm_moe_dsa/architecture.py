@@ -21,5 +21,10 @@ class GlmMoeDsaSpec(DeepseekV32Spec):
 
 
 GLM_MOE_DSA = Architecture(
-    "glm_moe_dsa", GlmMoeDsaSpec, sparse_attention, sparse_attention_rules, sparse_caches
+    "glm_moe_dsa",
+    GlmMoeDsaSpec,
+    sparse_attention,
+    sparse_attention_rules,
+    sparse_caches,
+    sparse=True,
 )

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from ascend_ops_core.testing.language_models import watching
 
 from ascend_models_deepseek.testing.oracle import AmbiguousPromptError, Oracle
 from ascend_models_deepseek.testing.oracle_v3 import V3MtpOracle, V3Oracle
 from ascend_models_deepseek.testing.prompts import random_prompt
 from ascend_models_deepseek.testing.selection import NarrowestGap
 from ascend_models_deepseek.testing.tiny_v32 import classes_of
-
-_MASKED = -1e30
 
 
 class V32Oracle(V3Oracle):
@@ -41,6 +40,24 @@ class V32Oracle(V3Oracle):
                 for module, forward in zip(indexers, forwards, strict=True):
                     module.forward = forward
 
+    @contextmanager
+    def eight_bit_keys(self, codes: torch.dtype, scales: torch.dtype) -> Iterator[None]:
+        """Let every indexer score queries and keys of eight bits, as a device family keeps them.
+
+        Args:
+            codes: int8 or float8_e4m3fn.
+            scales: Dtype of the one scale of a row.
+        """
+        indexers = [m for m in self.model.modules() if hasattr(m, "index_topk")]
+        forwards = [module.forward for module in indexers]
+        for module in indexers:
+            module.forward = scoring_rounded(module.forward, codes, scales)
+        try:
+            yield
+        finally:
+            for module, forward in zip(indexers, forwards, strict=True):
+                module.forward = forward
+
     def clear_prompt(self, length: int, count: int, seed: int = 0) -> list[int]:
         """Return a random prompt with which rounding decides no selection of a greedy run.
 
@@ -63,29 +80,43 @@ class V32Oracle(V3Oracle):
         raise AmbiguousPromptError(f"no clear prompt of {length} tokens from seed {seed}")
 
 
-def watching(gap: NarrowestGap, forward: Any) -> Any:
-    """Wrap an indexer's forward so that the scores of its top-k are seen."""
+def scoring_rounded(forward: Any, codes: torch.dtype, scales: torch.dtype) -> Any:
+    """Wrap an indexer's forward so that its first product is of rows rounded to eight bits.
+
+    Rows are turned by a normed Hadamard matrix before that, which changes no exact product.
+    """
+    largest = 127.0 if codes == torch.int8 else torch.finfo(codes).max
+
+    def rounded(rows: torch.Tensor, kept: torch.dtype) -> torch.Tensor:
+        turned = rows @ hadamard_matrix(rows.shape[-1])
+        scale = (turned.abs().amax(-1, keepdim=True) / largest).to(kept).float()
+        value = turned / scale.clamp_min(torch.finfo(torch.float32).tiny)
+        value = value.clamp(-largest, largest)
+        return (value.round() if codes == torch.int8 else value.to(codes).float()) * scale
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        topk = torch.Tensor.topk
+        product = torch.matmul
 
-        def seen(scores: torch.Tensor, k: int, *rest: Any, **named: Any) -> Any:
-            # transformers masks with the smallest number, not with minus infinity.
-            visible = scores.masked_fill(scores < _MASKED, float("-inf"))
-            torch.Tensor.topk = topk  # type: ignore[method-assign]
-            try:
-                gap.see(visible, k)
-            finally:
-                torch.Tensor.topk = seen  # type: ignore[assignment, method-assign]
-            return topk(scores, k, *rest, **named)
+        def first(query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+            torch.matmul = product
+            turned = rounded(keys.transpose(-1, -2), scales).transpose(-1, -2)
+            return product(rounded(query, torch.float32), turned)
 
-        torch.Tensor.topk = seen  # type: ignore[assignment, method-assign]
+        torch.matmul = first  # type: ignore[assignment]
         try:
             return forward(*args, **kwargs)
         finally:
-            torch.Tensor.topk = topk  # type: ignore[method-assign]
+            torch.matmul = product
 
     return wrapped
+
+
+def hadamard_matrix(size: int) -> torch.Tensor:
+    """Return Sylvester's matrix of a power of two, its rows of length one."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix / size**0.5
 
 
 class V32MtpOracle(V3MtpOracle):

@@ -25,11 +25,12 @@ def register() -> None:
 
     from ascend_ops_core.vllm.checkpoint_quantization import serve_quantized
 
+    from ascend_models_deepseek.architectures import ARCHITECTURES
     from ascend_models_deepseek.deepseek_v4.hf_config import AscendDeepseekV4Config
     from ascend_models_deepseek.deepseek_v32.hf_config import AscendDeepseekV32Config
 
-    # The second is what vLLM calls the draft of such a model.
-    serve_quantized("deepseek_v4", "deepseek_mtp")
+    # The last is what vLLM calls the draft of such a model.
+    serve_quantized("deepseek_v4", *ARCHITECTURES, "deepseek_mtp")
     _CONFIG_REGISTRY["deepseek_v4"] = AscendDeepseekV4Config
     _CONFIG_REGISTRY["deepseek_v32"] = AscendDeepseekV32Config
     module = "ascend_models_deepseek.registry"

@@ -21,6 +21,8 @@ class LayerRules:
         scale: suffix of the scales that DeepSeek's own fp8 format has in this model's checkpoints.
         packed: layers that the model computes as one, by the last part of its name:
             ``{"gate_up_proj": ("gate_proj", "up_proj")}``. They have one scheme.
+        dequantized: patterns, searched the same way, of layers that the model holds in its own
+            dtype however they are stored: they become that while they are loaded.
         renames: pairs of a pattern and its replacement (:func:`re.sub`), which turn this model's
             names into those that descriptions may use instead; each pair gives one more name.
     """
@@ -29,11 +31,16 @@ class LayerRules:
     experts: str = r"\.experts\.\d+\."
     scale: str = "weight_scale_inv"
     packed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    dequantized: tuple[str, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
 
     def is_kept(self, layer: str) -> bool:
         """Whether no checkpoint quantises a layer."""
         return self._kept is not None and self._kept.search(layer) is not None
+
+    def is_dequantized(self, layer: str) -> bool:
+        """Whether the model holds a layer in its own dtype, whatever the checkpoint has."""
+        return self._dequantized is not None and self._dequantized.search(layer) is not None
 
     def is_expert(self, layer: str) -> bool:
         """Whether a layer belongs to a routed expert."""
@@ -60,4 +67,12 @@ class LayerRules:
 
     @cached_property
     def _kept(self) -> re.Pattern[str] | None:
-        return re.compile("|".join(f"(?:{one})" for one in self.kept)) if self.kept else None
+        return _any_of(self.kept)
+
+    @cached_property
+    def _dequantized(self) -> re.Pattern[str] | None:
+        return _any_of(self.dequantized)
+
+
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
+    return re.compile("|".join(f"(?:{one})" for one in patterns)) if patterns else None

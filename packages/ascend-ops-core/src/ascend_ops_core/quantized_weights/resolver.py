@@ -113,6 +113,21 @@ class QuantizationResolver:
             )
         return schemes[0]
 
+    def held(self, layer: str) -> Scheme | None:
+        """The scheme in which a model holds a layer; None if it holds it in its own dtype.
+
+        Args:
+            layer: see :meth:`scheme`.
+
+        Raises:
+            InvalidInputError: see :meth:`scheme`.
+        """
+        return None if self._rules.is_dequantized(layer) else self.scheme(layer)
+
+    def is_dequantized(self, layer: str) -> bool:
+        """Whether a layer that is stored quantised becomes the model's dtype while it is loaded."""
+        return self._rules.is_dequantized(layer) and self.scheme(layer) is not None
+
     def problems(self, layers: Iterable[str], packed: Iterable[Iterable[str]] = ()) -> list[str]:
         """Everything that is wrong with the description, a line each.
 

@@ -42,13 +42,15 @@ def fp8_block(scale: str, *, powers: bool, block: tuple[int, int] = (128, 128)) 
     Args:
         scale: suffix of the scales: ``scale`` (V4) or ``weight_scale_inv`` (V3), which is no
             inverse: values are multiplied by it.
-        powers: scales are powers of two in one byte (e8m0), not float32.
+        powers: scales are powers of two in one byte (e8m0). Where they are float32, a checkpoint
+            may store them as powers of two in a byte as well.
         block: rows and columns of a block.
     """
     kind = "e8m0" if powers else "float32"
+    dtypes = _POWERS if powers else (torch.float32, torch.float8_e8m0fnu)
     tensors = (
         StoredTensor("weight", Role.VALUES, (_E4M3,), whole),
-        StoredTensor(scale, Role.SCALE, _POWERS if powers else (torch.float32,), per_block(*block)),
+        StoredTensor(scale, Role.SCALE, dtypes, per_block(*block)),
     )
     form = WeightFormat(Codes.E4M3, *block, powers=powers)
     return Scheme(f"fp8 {block[0]}x{block[1]} ({kind} scales)", form, tensors, Rows.FP8_BLOCK)

@@ -10,7 +10,7 @@ from torch import nn
 
 from ascend_ops_core.devices import DeviceFacts, current_facts
 from ascend_ops_core.errors import InvalidInputError
-from ascend_ops_core.ops.dequantized_linear import dequantized_linear
+from ascend_ops_core.ops.dequantized_linear import dequantized_linear, dequantized_rows
 from ascend_ops_core.ops.int8_linear import int8_linear
 from ascend_ops_core.ops.linear import grouped_linear, linear
 from ascend_ops_core.ops.mx_linear import mxfp8_grouped_linear
@@ -23,6 +23,7 @@ __all__ = ["QuantizedWeight", "Weight", "check_family", "project", "project_grou
 logger = logging.getLogger(__name__)
 
 _MX_COLUMNS, _MX_PAIR = 32, 64
+_DEQUANTIZED_VALUES = 1 << 20
 _reported: set[str] = set()
 
 
@@ -82,6 +83,29 @@ class QuantizedWeight(nn.Module):
             self.scale.data[first : first + rows] /= self.input_scale[index]
             first += rows
         self._finished = True
+
+    def dequantize(self, out: torch.Tensor) -> None:
+        """Write what the weight stands for, rounded once, with few rows in float32 at a time.
+
+        Args:
+            out: ``[N, K]`` of any float dtype, on any device.
+        """
+        form = self.scheme.format
+        step = max(1, _DEQUANTIZED_VALUES // self.layout.width)
+        for start in range(0, self.layout.rows, step):
+            rows = slice(start, start + step)
+            scale = (
+                self.scale[rows] if self.scale_rows is None else self.scale[self.scale_rows[rows]]
+            )
+            out[rows].copy_(
+                dequantized_rows(
+                    self.weight[rows],
+                    scale,
+                    form.codes,
+                    columns=form.columns,
+                    first_column=self.layout.first_column,
+                )
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, N]`` from ``x [T, K]``, in its dtype.

@@ -23,6 +23,7 @@ _CLASSES: tuple[tuple[str, str], ...] = (
     ("SwigluOAIAndMul", "ascend_ops_core.vllm.activation:AscendSwigluOAIAndMul"),
     ("SwigluStepAndMul", "ascend_ops_core.vllm.activation:AscendSwigluStepAndMul"),
     ("RotaryEmbedding", "ascend_ops_core.vllm.rotary:AscendRotaryEmbedding"),
+    ("Llama3RotaryEmbedding", "ascend_ops_core.vllm.rotary:AscendLlama3RotaryEmbedding"),
     ("YaRNScalingRotaryEmbedding", "ascend_ops_core.vllm.rotary:AscendYaRNRotaryEmbedding"),
     (
         "DeepseekScalingRotaryEmbedding",

@@ -14,6 +14,7 @@ from vllm.model_executor.layers.rotary_embedding.common import ApplyRotaryEmb
 from vllm.model_executor.layers.rotary_embedding.deepseek_scaling_rope import (
     DeepseekScalingRotaryEmbedding,
 )
+from vllm.model_executor.layers.rotary_embedding.llama3_rope import Llama3RotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.yarn_scaling_rope import (
     YaRNScalingRotaryEmbedding,
@@ -81,6 +82,10 @@ class _Float32Table:
 
 class AscendRotaryEmbedding(_Float32Table, RotaryEmbedding):
     """Plain rotary embedding, whole heads or their first channels."""
+
+
+class AscendLlama3RotaryEmbedding(_Float32Table, Llama3RotaryEmbedding):
+    """Llama 3's scaling of low frequencies, in the table."""
 
 
 class AscendYaRNRotaryEmbedding(_Float32Table, YaRNScalingRotaryEmbedding):

@@ -12,7 +12,7 @@ __all__ = ["check_speculation", "register"]
 
 def register() -> None:
     """Let vLLM's CPU runner verify drafts by this package's operators."""
-    from ascend_specdec.vllm.verification import replace_cpu_kernels
+    from ascend_specdec.vllm.kernels import replace_cpu_kernels
 
     replace_cpu_kernels()
 

@@ -35,8 +35,9 @@ class AscendConfig(BaseModel):
             indexer keys in eight bits with a scale each, and on A5 key-value rows in eight bits
             too. ``"model"``: they keep the model's dtype, which takes more memory and rounds less.
         latent_cache_dtype: ``"int8"``: models with sparse latent attention (DeepSeek-V3.2, GLM-5)
-            cache latents in eight bits, with a scale for every 128 values. ``"model"``, the
-            default: in the model's dtype.
+            cache latents in eight bits, with a scale for every 128 values. ``"model"``: in the
+            model's dtype. The default is what the checkpoint wants (ModelSlim's C8 and FAKQuant),
+            or the model's dtype.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,7 +47,7 @@ class AscendConfig(BaseModel):
     o_proj: str = Field(default="auto")
     o_proj_tensor_parallel_size: int = Field(default=1, ge=1, strict=True)
     cache_dtype: Literal["family", "model"] = "family"
-    latent_cache_dtype: Literal["model", "int8"] = "model"
+    latent_cache_dtype: Literal["model", "int8"] | None = None
 
     @classmethod
     def of(cls, vllm_config: VllmConfig) -> AscendConfig:

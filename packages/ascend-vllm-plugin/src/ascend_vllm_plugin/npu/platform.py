@@ -10,6 +10,8 @@ import torch
 from ascend_attention.caches import DEVICE_CACHES
 from ascend_models_deepseek.vllm import check_request as check_deepseek
 from ascend_models_deepseek.vllm import has_latent_caches
+from ascend_models_minimax.vllm import check_request as check_minimax
+from ascend_models_minimax.vllm import has_block_caches
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
 from ascend_specdec.vllm import check_speculation
@@ -58,6 +60,14 @@ class AscendNPUPlatform(Platform):
         """Nothing: vLLM's own kernels are for other devices."""
 
     @classmethod
+    def apply_config_platform_defaults(cls, vllm_config: VllmConfig) -> None:
+        """Run models uncompiled unless told otherwise, so that their layers are our operators."""
+        from vllm.config import CompilationMode
+
+        if vllm_config.compilation_config.mode is None:
+            vllm_config.compilation_config.mode = CompilationMode.NONE
+
+    @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         """Choose our worker, switch off what does not exist here, and check the model.
 
@@ -101,28 +111,51 @@ class AscendNPUPlatform(Platform):
             _check_compressed(vllm_config)
         elif has_latent_caches(vllm_config.model_config):
             _check_latent(vllm_config)
+        elif has_block_caches(vllm_config.model_config):
+            _family_with_caches("block-sparse")
+            check_minimax(vllm_config)
+        else:
+            _check_uncompiled(vllm_config)
 
     @classmethod
     def update_block_size_for_backend(cls, vllm_config: VllmConfig) -> None:
         """Keep the block size of our caches, which the device's table fixes."""
         model = vllm_config.model_config
-        if not has_compressed_caches(model) and not has_latent_caches(model):
+        ours = has_compressed_caches, has_latent_caches, has_block_caches
+        if not any(has(model) for has in ours):
             super().update_block_size_for_backend(vllm_config)
 
     @classmethod
     def get_attn_backend_cls(
         cls, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
     ) -> str:
-        """Refuse: the models that are served here bring their own attention.
+        """The backend of ordinary models; latent and compressed caches bring their own.
 
         Raises:
-            InvalidInputError: always.
+            InvalidInputError: another backend is asked for, or the model's attention is none that
+                it has.
         """
-        raise InvalidInputError(
-            "a model with vLLM's own attention layers",
-            "on an NPU only DeepSeek-V3, V3.2, V4 and GLM-5 are served yet",
-            "Serve a checkpoint of one of them.",
+        from ascend_attention.vllm.dense import AscendAttentionBackend
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+        if selected_backend not in (None, AttentionBackendEnum.CUSTOM):
+            raise InvalidInputError(
+                f"attention backend {selected_backend.name}",
+                "it is for other devices",
+                "Leave --attention-backend unset.",
+            )
+        reasons = AscendAttentionBackend.validate_configuration(
+            device_capability=None, **attn_selector_config._asdict()
         )
+        if reasons:
+            raise InvalidInputError(
+                f"a model with {attn_selector_config}",
+                f"attention on an NPU refuses it: {'; '.join(reasons)}",
+                "Leave --block-size and --kv-cache-dtype unset, or serve another model.",
+            )
+        place = f"{AscendAttentionBackend.__module__}.{AscendAttentionBackend.__qualname__}"
+        register_backend(AttentionBackendEnum.CUSTOM, place)
+        return place
 
     @classmethod
     def set_device(cls, device: torch.device) -> None:
@@ -207,6 +240,19 @@ def _trim_captures(vllm_config: VllmConfig) -> None:
         logger.warning("%s", plan.reason)
         compilation.cudagraph_capture_sizes = list(plan.sizes)
         compilation.max_cudagraph_capture_size = plan.sizes[-1]
+
+
+def _check_uncompiled(vllm_config: VllmConfig) -> None:
+    """Refuse a compiler, of which there is none for the operators here."""
+    from vllm.config import CompilationMode
+
+    mode = vllm_config.compilation_config.mode
+    if mode != CompilationMode.NONE:
+        raise InvalidInputError(
+            f"compilation mode {mode.name}",
+            "on an NPU models run uncompiled; whole decode steps are captured as graphs",
+            "Leave it out, or pass -cc.mode=none.",
+        )
 
 
 def _check_latent(vllm_config: VllmConfig) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch
+from ascend_attention.vllm import register as register_attention
 from vllm.config import VllmConfig
+from vllm.model_executor.model_loader.utils import get_model_architecture
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from ascend_vllm_plugin.compat.bind_kv_cache import allow_several_caches_per_layer
@@ -32,6 +34,9 @@ class NPUModelRunner(GPUModelRunner):
 
     def load_model(self, load_dummy_weights: bool = False) -> None:
         """Load the model, balance its experts, and wrap it for graphs, where that is asked for."""
+        # Imports the model's module, whose own layers may have ours in their place.
+        get_model_architecture(self.model_config)
+        register_attention()
         super().load_model(load_dummy_weights)
         start_balancing(self)
         mode = self.compilation_config.cudagraph_mode

@@ -160,6 +160,7 @@ def caches_of(
     block_tokens: int | None = None,
     draft: bool = False,
     keep_dtype: bool = False,
+    int8_latents: bool = False,
 ) -> list[LayerCache]:
     """Every cache of a model, layer by layer.
 
@@ -170,6 +171,7 @@ def caches_of(
         block_tokens: tokens per compressed block, or None for the family's default.
         draft: with the MTP layers.
         keep_dtype: rows keep the model's dtype, whatever the family fixes.
+        int8_latents: latents have eight bits.
 
     Raises:
         InvalidInputError: an unknown device family or block size.
@@ -185,6 +187,7 @@ def caches_of(
             device=device,
             block_tokens=block_tokens,
             keep_dtype=keep_dtype,
+            int8_latents=int8_latents,
         )
     ]
 

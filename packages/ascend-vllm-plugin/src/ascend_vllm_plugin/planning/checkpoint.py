@@ -20,10 +20,10 @@ from ascend_ops_core.quantized_weights.weight import check_family
 from ascend_vllm_plugin.planning.models import (
     ModelSpec,
     draft_prefixes,
+    has_int8_latents,
     main_table,
     mtp_table,
     read_spec,
-    refuse_quantized,
     resolver_of,
     shard_of,
 )
@@ -140,7 +140,6 @@ def _compare(
         report.notes.append(f"{drafts} MTP tensors, but num_nextn_predict_layers=0: not used")
     try:
         resolver = resolver_of(config, report.directory)
-        refuse_quantized(spec, resolver)
         forms = WeightForms(WeightTable(rules, unused), resolver)
     except InvalidInputError as error:
         report.problems.append(str(error))
@@ -151,9 +150,15 @@ def _compare(
     if resolver.cache != CacheDescription():
         report.notes.append(
             f"{resolver.source} wants key-value rows in {resolver.cache.kv or 'their dtype'}, "
-            f"indexer keys in {resolver.cache.index or 'theirs'}: caches are stored as the device "
-            "family has them"
+            f"indexer keys in {resolver.cache.index or 'theirs'}: {_caches(spec, resolver.cache)}"
         )
+
+
+def _caches(spec: ModelSpec, described: CacheDescription) -> str:
+    """How they are stored."""
+    if any(has_int8_latents(spec, described, family, "family") for family in FAMILIES):
+        return "on an NPU latents are, with scales of their own, and keys as the family has them"
+    return "caches are stored as the device family has them"
 
 
 def _device_notes(forms: WeightForms) -> Iterator[str]:

@@ -14,6 +14,7 @@ from ascend_models_deepseek.architectures import ARCHITECTURES
 from ascend_models_deepseek.deepseek_v3 import weights as v3_weights
 from ascend_models_deepseek.deepseek_v3.architecture import Architecture
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
+from ascend_models_deepseek.deepseek_v3.latents import wants_int8_latents
 from ascend_models_deepseek.deepseek_v3.quantization import LAYER_RULES as V3_RULES
 from ascend_models_deepseek.deepseek_v3.sharding import Shard as V3Shard
 from ascend_models_deepseek.deepseek_v4 import weights as v4_weights
@@ -23,6 +24,7 @@ from ascend_models_deepseek.deepseek_v4.sharding import Shard as V4Shard
 from ascend_models_deepseek.deepseek_v4.weights import WeightTable
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import LayerRules, QuantizationResolver, read_modelslim
+from ascend_ops_core.quantized_weights.descriptions import CacheDescription
 
 from ascend_vllm_plugin.compressed_caches import block_sizes
 
@@ -122,6 +124,7 @@ def caches_of_layer(
     device: str,
     block_tokens: int | None,
     keep_dtype: bool,
+    int8_latents: bool = False,
 ) -> list[CacheKind]:
     """The caches of one layer, MTP layers after the main ones.
 
@@ -129,7 +132,9 @@ def caches_of_layer(
         InvalidInputError: an unknown device family or block size.
     """
     if not isinstance(spec, DeepseekV4Spec):
-        return _architecture(spec).caches(spec, layer, dtype, device, block_tokens, keep_dtype)
+        return _architecture(spec).caches(
+            spec, layer, dtype, device, block_tokens, keep_dtype, int8_latents
+        )
     kinds = layer_caches(
         spec.compress_ratio(layer),
         head_dim=spec.head_dim,
@@ -195,18 +200,21 @@ def layer_rules(config: Mapping[str, Any]) -> LayerRules:
     return V4_RULES if config.get("model_type") == V4 else V3_RULES
 
 
-def refuse_quantized(spec: ModelSpec, resolver: QuantizationResolver) -> None:
-    """Refuse quantised checkpoints of models that load none.
+def has_int8_latents(
+    spec: ModelSpec, described: CacheDescription, device: str, cache_dtype: str
+) -> bool:
+    """Whether latents are cached in eight bits because the checkpoint wants it.
 
-    Raises:
-        InvalidInputError: it names what describes the quantisation.
+    Args:
+        spec: the model.
+        described: what the checkpoint says of caches.
+        device: a key of the cache table.
+        cache_dtype: ``"family"`` or ``"model"``, as in ``additional_config``.
     """
-    if resolver.source is not None and not isinstance(spec, DeepseekV4Spec):
-        raise InvalidInputError(
-            f"a checkpoint that {resolver.source} describes as quantised",
-            "of the models with latent attention only unquantised ones can be loaded yet",
-            "Convert it to bfloat16 and remove the description.",
-        )
+    if isinstance(spec, DeepseekV4Spec):
+        return False
+    sparse = _architecture(spec).sparse
+    return wants_int8_latents(described, cache_dtype, sparse=sparse, family=device)
 
 
 def _architecture(spec: DeepseekV3Spec) -> Architecture:

@@ -15,7 +15,7 @@ from ascend_vllm_plugin.planning import estimates, step_memory
 from ascend_vllm_plugin.planning.balancing import balancing, check_balancing
 from ascend_vllm_plugin.planning.block_pool import BlockPool, LayerCache, Load, caches_of, pool_of
 from ascend_vllm_plugin.planning.estimates import Estimate
-from ascend_vllm_plugin.planning.models import check_block_size
+from ascend_vllm_plugin.planning.models import check_block_size, has_int8_latents
 from ascend_vllm_plugin.planning.projection import PlannedProjection, planned_projection
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import ModelSource, dtype_of, weight_format_of
@@ -207,6 +207,9 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         block_tokens=request.block_size,
         draft=draft,
         keep_dtype=request.cache_dtype == "model",
+        int8_latents=resolver is not None
+        and request.layout.context == 1
+        and has_int8_latents(spec, resolver.cache, request.device, request.cache_dtype),
     )
     _check_kv_dtype(request, caches)
     layout, step = request.layout, request.step

@@ -42,6 +42,10 @@ _KEPT = (
     "weights_proj.",
     "ffn.gate.",
     "tok_emb.",
+    "eh_proj.",
+    # Quantised checkpoints have both in eight bits, and attention holds them in the model's dtype.
+    "kv_b_proj.",
+    "indexer.wk.",
 )
 _PARTS = (
     (re.compile(r"^(model\.embed_tokens|embed)\."), "embedding"),
@@ -192,7 +196,11 @@ def weights_by_part(
 
     def drafted(few: ModelSpec) -> Mapping[str, TensorRule]:
         rules = mtp_table(few, shard).rules
-        return {n: r for n, r in rules.items() if not r.optional or n in draft_owns}
+        return {
+            n: r
+            for n, r in rules.items()
+            if not r.optional or (n in draft_owns and r.filled is not None)
+        }
 
     parts = _total(main, spec, held, part_of, measure)
     if draft:
@@ -314,8 +322,9 @@ def stored_bytes(
         resolver: of the checkpoint.
     """
     kind = tensor_class(name, rule)
-    scheme = resolver.scheme(name.removesuffix(".weight")) if len(rule.shape) == 2 else None
-    if scheme is None or kind not in (TensorClass.LINEAR, TensorClass.EXPERT):
+    matrix = name.endswith(".weight") and len(rule.shape) == 2
+    scheme = resolver.held(name.removesuffix(".weight")) if matrix else None
+    if scheme is None:
         return tensor_bytes(kind, shape, dtype, WeightFormat.MODEL)
     return scheme.nbytes(torch.Size(shape[:-1]).numel(), shape[-1])
 

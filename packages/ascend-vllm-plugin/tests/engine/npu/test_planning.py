@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ascend_models_deepseek.testing import SPECS, TinyV4Spec, write_checkpoint
+from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, TinyV3Spec, write_v3_checkpoint
 from ascend_ops_core.devices import use_family
 from ascend_vllm_plugin.planning.plan import Plan, make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
@@ -33,7 +34,7 @@ class Case:
     """An engine to start; sizes are in tokens."""
 
     family: str
-    spec: TinyV4Spec
+    spec: TinyV4Spec | TinyV3Spec
     dtype: str = "bfloat16"
     step: int = 256
     requests: int = 16
@@ -80,6 +81,7 @@ CASES = {
     "A3-long": Case("A3", FEW, requests=3, context=4096, step=129),
     "A2-vocabulary": Case("A2", WIDE_VOCABULARY, step=40, requests=31),
     "A2-blocks": Case("A2", C4_ONLY, block=512),
+    "A3-v3-mtp": Case("A3", V3_SPECS["v3"], step=250, drafted=2),
     "A5": Case("A5", MANY_HEADS),
     "A5-fp8": Case("A5", SPECS["tensor_parallel"], sizes=(2, 16), o_proj="fp8"),
     "A5-mtp": Case("A5", MANY_HEADS, "float16", drafted=2, step=250),
@@ -138,7 +140,8 @@ def planned(folder: Path, case: Case, *, in_flight: int) -> Plan:
 @pytest.mark.usefixtures("in_process")
 def test_the_engine_allocates_what_was_planned(case: Case, tmp_path: Path) -> None:
     """Weights, block tables and the size of a block exactly; blocks and the total within 1 %."""
-    folder = write_checkpoint(case.spec, tmp_path)
+    write = write_v3_checkpoint if isinstance(case.spec, TinyV3Spec) else write_checkpoint
+    folder = write(case.spec, tmp_path)  # type: ignore[arg-type]
     found = started(folder, case)
     plan = planned(folder, case, in_flight=found["in_flight"])
     share = plan.budget / 100

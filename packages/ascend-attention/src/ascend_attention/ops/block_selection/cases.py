@@ -153,6 +153,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case("init_and_local", lambda new: _scored(new, [(3, 90)], 2, 16, 16, init=2, local=2)),
         Case("overlapping", lambda new: _scored(new, [(4, 34)], 2, 16, 16, init=3, local=2)),
+        Case("no_local", lambda new: _scored(new, [(13, 40), (5, 37)], 2, 16, 16, local=0)),
         Case("nan_keys", _nan_keys),
         Case("strided", lambda new: _scored(new, [(2, 150)], 2, 16, 16, first=1, stride=3)),
         Case(

@@ -100,9 +100,9 @@ def _block_scores_kernel(
             at = first + tl.where(done < left, done, left - 1)
             request = tl.load(request_ptr + at)
             if TURNS > 1:
-                mine = (owner == request) & (h >= done) & (h < left)
-                end = done + tl.sum(tl.where(mine, 1, 0), axis=0)
-                most = tl.max(tl.where(mine, last, -1), axis=0)
+                other = (owner != request) & (h >= done) & (h < left)
+                end = tl.min(tl.where(other, h, left), axis=0)
+                most = tl.max(tl.where((h >= done) & (h < end), last, -1), axis=0)
                 stop = tl.where(end > done, to_column, from_column)
             else:
                 end = left
@@ -272,7 +272,7 @@ def block_scores(
 
 def _per_row(values: torch.Tensor, heads: int) -> torch.Tensor:
     """``[T * G]`` int32 of what is given for every query."""
-    return values.int().unsqueeze(-1).expand(-1, heads).flatten()
+    return values.int().repeat_interleave(heads)
 
 
 def best_blocks(

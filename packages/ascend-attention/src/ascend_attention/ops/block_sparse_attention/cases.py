@@ -119,6 +119,10 @@ CASES: dict[str, tuple[Case, ...]] = {
             "many_in_bfloat16",
             lambda new: _attended(new, [(17, 70)], (2, 1), 32, 32, 2, dtype=BF16, padding=1),
         ),
+        Case(
+            "split",
+            lambda new: _attended(new, [(1, 700), (1, 3)], (2, 1), 16, 128, 5, padding=1),
+        ),
         Case("m3", lambda new: _attended(new, [(1, 400)], (16, 1), 128, 128, 3, dtype=BF16)),
         Case("m3_decode", lambda new: _m3(new, [(1, 65536)] * 8, (64, 4)), large=True),
         Case("m3_one", lambda new: _m3(new, [(1, 65536)], (64, 4)), large=True),

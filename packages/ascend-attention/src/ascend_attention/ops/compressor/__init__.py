@@ -174,6 +174,21 @@ def _project_states_on_cpu(
     return reference.project_states(hidden, wkv_wgate, ape, position)
 
 
+def _compress_paged_windows_on_cpu(
+    state_cache: torch.Tensor,
+    block: torch.Tensor,
+    offset: torch.Tensor,
+    first_entry: torch.Tensor,
+    overlap: int,
+) -> torch.Tensor:
+    kernels = _cpu.usable(state_cache)
+    chosen = reference if kernels is None or not kernels.supports_windows(state_cache) else kernels
+    result: torch.Tensor = chosen.compress_paged_windows(
+        state_cache, block, offset, first_entry, overlap
+    )
+    return result
+
+
 def _float32(like: torch.Tensor, *shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
@@ -205,4 +220,5 @@ _COMPRESS_PAGED_WINDOWS = declare(
     fake=lambda state_cache, block, offset, first_entry, overlap: _float32(
         state_cache, block.shape[0], state_cache.shape[2] // (2 * overlap)
     ),
+    cpu=_compress_paged_windows_on_cpu,
 )

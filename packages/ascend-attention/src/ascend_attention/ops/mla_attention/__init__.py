@@ -7,12 +7,15 @@ is key alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from ascend_ops_core.checks import FLOATS, INDICES, require_dtype, require_shape
 from ascend_ops_core.cpu_kernels import CpuKernels
 from ascend_ops_core.registry import declare
 
 from ascend_attention.ops.mla_attention import reference
+from ascend_attention.ops.paged_attention.runs import require_lengths
 
 _cpu = CpuKernels("ascend_attention.ops.mla_attention.cpu")
 
@@ -28,6 +31,9 @@ def mla_attention(
     request: torch.Tensor,
     position: torch.Tensor,
     scale: float,
+    *,
+    query_ends: Sequence[int] = (),
+    seq_lens: Sequence[int] = (),
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend to all tokens of a token's request up to itself.
 
@@ -44,6 +50,10 @@ def mla_attention(
         position: ``[T]`` int32 or int64, the token's index within its request, whose rows lie in
             the block table; negative for padding.
         scale: factor on the dot products.
+        query_ends: ``[N]``, where the tokens of each request end, which then lie in order of the
+            requests, those of one request at its last positions, and padding behind all; empty if
+            only the device knows. torch_npu's operator needs it.
+        seq_lens: ``[N]``, the tokens of each request in the cache; given together with these.
 
     Returns:
         ``[T, H, L]`` in the query's dtype, and ``[T, H]`` float32, the natural logarithm of the
@@ -51,7 +61,8 @@ def mla_attention(
         zeros and ``-inf``, and reads nothing.
 
     Raises:
-        InvalidInputError: shapes or dtypes that do not fit each other.
+        InvalidInputError: shapes or dtypes that do not fit each other, or lengths of another number
+            of requests.
     """
     require_dtype("q_latent", q_latent, FLOATS)
     require_shape("q_latent", q_latent, None, None, None)
@@ -66,9 +77,11 @@ def mla_attention(
         require_shape(name, index, tokens)
         require_dtype(name, index, INDICES)
     require_dtype("block_table", block_table, INDICES)
+    require_lengths(block_table, query_ends, seq_lens)
     result: tuple[torch.Tensor, torch.Tensor] = _MLA_ATTENTION(
-        q_latent, q_rope, latents, ropes, block_table, request, position, scale
-    )
+        q_latent, q_rope, latents, ropes, block_table, request, position, scale,
+        tuple(query_ends), tuple(seq_lens),
+    )  # fmt: skip
     return result
 
 
@@ -81,12 +94,14 @@ def _mla_attention_cpu(
     request: torch.Tensor,
     position: torch.Tensor,
     scale: float,
+    query_ends: Sequence[int],
+    seq_lens: Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     given = q_latent, q_rope, latents, ropes, block_table, request, position
     kernels = _cpu.usable(*given)
     if kernels is not None and kernels.supports(*given):
         return kernels.mla_attention(*given, scale)
-    return reference.mla_attention(*given, scale)
+    return reference.mla_attention(*given, scale, query_ends, seq_lens)
 
 
 def _fake(q_latent: torch.Tensor, *rest: object) -> tuple[torch.Tensor, torch.Tensor]:
@@ -99,8 +114,9 @@ def _fake(q_latent: torch.Tensor, *rest: object) -> tuple[torch.Tensor, torch.Te
 _MLA_ATTENTION = declare(
     __name__,
     "mla_attention(Tensor q_latent, Tensor q_rope, Tensor latents, Tensor ropes, "
-    "Tensor block_table, Tensor request, Tensor position, float scale) -> (Tensor, Tensor)",
-    npu=("triton", "torch"),
+    "Tensor block_table, Tensor request, Tensor position, float scale, int[] query_ends, "
+    "int[] seq_lens) -> (Tensor, Tensor)",
+    npu=("torch_npu", "triton", "torch"),
     fake=_fake,
     cpu=_mla_attention_cpu,
 )

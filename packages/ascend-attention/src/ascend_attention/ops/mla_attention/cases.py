@@ -26,8 +26,12 @@ def step(
     index: torch.dtype = I64,
     slab: bool = True,
     columns: int | None = None,
+    host: bool = False,
 ) -> tuple[Any, ...]:
-    """Requests are (context, tokens of the step); rows behind a context are NaN."""
+    """Requests are (context, tokens of the step); rows behind a context are NaN.
+
+    ``host`` gives the lengths to the host too.
+    """
     used = [-(-context // rows) for context, _ in requests]
     columns = columns or max(used, default=1)
     blocks = sum(used) + 1
@@ -57,6 +61,10 @@ def step(
         new.tensor(request + [0] * padding, index),
         new.tensor(position + [-1] * padding, index),
         (rank + rotary) ** -0.5,
+        [sum(count for _, count in requests[: r + 1]) for r in range(len(requests))]
+        if host
+        else [],
+        [context for context, _ in requests] if host else [],
     )
 
 
@@ -71,10 +79,18 @@ def _transposed_heads(new: Inputs) -> tuple[Any, ...]:
     return q_latent, new.randn(4, 3, 20, dtype=BF16)[..., 12:], *rest
 
 
-def _v3(new: Inputs, requests: list[tuple[int, int]], heads: int, columns: int) -> tuple[Any, ...]:
+def _v3(
+    new: Inputs,
+    requests: list[tuple[int, int]],
+    heads: int,
+    columns: int | None = None,
+    rows: int = 128,
+    **given: Any,
+) -> tuple[Any, ...]:
     return step(
-        new, requests, heads, 512, 64, BF16, rows=128, index=I32, slab=False, columns=columns
-    )
+        new, requests, heads, 512, 64, BF16, rows=rows, index=I32, slab=False, columns=columns,
+        **given,
+    )  # fmt: skip
 
 
 CASES: dict[str, tuple[Case, ...]] = {
@@ -88,6 +104,11 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("half", lambda new: step(new, [(18, 3)], 4, 24, 8, F16, rows=32)),
         Case("split", lambda new: step(new, [(150, 1), (3, 1)], 2, 16, 8)),
         Case("apart", lambda new: step(new, [(50, 4)], 2, 16, 8, BF16, slab=False)),
+        Case("host", lambda new: _v3(new, [(20, 1), (9, 1)], 2, rows=16, host=True)),
+        Case(
+            "host_drafts",
+            lambda new: _v3(new, [(20, 3), (9, 1)], 4, rows=16, host=True, padding=2),
+        ),
         Case("v3_tp8", lambda new: _v3(new, [(900, 1)] * 32, 16, 32), large=True),
         Case("v3_dp", lambda new: _v3(new, [(8000, 2)] * 4, 128, 1280), large=True),
         Case("v3_prefill", lambda new: _v3(new, [(512, 512)], 16, 64), large=True),

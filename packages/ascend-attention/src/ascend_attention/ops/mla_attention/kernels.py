@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -169,6 +171,8 @@ def mla_attention(
     request: torch.Tensor,
     position: torch.Tensor,
     scale: float,
+    query_ends: Sequence[int],
+    seq_lens: Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`ascend_attention.ops.mla_attention.mla_attention`."""
     q_latent, q_rope = (x if x.stride(2) == 1 else x.contiguous() for x in (q_latent, q_rope))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 # Logits of one tile of tokens, in elements: large enough for efficient products, small enough to
@@ -18,6 +20,8 @@ def mla_attention(
     request: torch.Tensor,
     position: torch.Tensor,
     scale: float,
+    query_ends: Sequence[int] = (),
+    seq_lens: Sequence[int] = (),
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`ascend_attention.ops.mla_attention.mla_attention`."""
     out = torch.zeros_like(q_latent, memory_format=torch.contiguous_format)

@@ -8,12 +8,15 @@ every head from the latents, which pays for itself when many tokens of a request
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from ascend_ops_core.checks import FLOATS, INDICES, require_dtype, require_shape
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.registry import declare
 
 from ascend_attention.ops.mla_forward import on_cpu
+from ascend_attention.ops.paged_attention.runs import require_lengths
 
 __all__ = ["mla_forward"]
 
@@ -28,6 +31,9 @@ def mla_forward(
     request: torch.Tensor,
     position: torch.Tensor,
     scale: float,
+    *,
+    query_ends: Sequence[int] = (),
+    seq_lens: Sequence[int] = (),
 ) -> torch.Tensor:
     """Attend to all tokens of a token's request up to itself.
 
@@ -47,6 +53,8 @@ def mla_forward(
         position: ``[T]`` int32 or int64, the token's index within its request, whose rows lie in
             the block table; negative for padding. Tokens of one request stand in order.
         scale: factor on the dot products.
+        query_ends: see :func:`ascend_attention.ops.mla_attention.mla_attention`.
+        seq_lens: the same.
 
     Returns:
         ``[T, H, V]`` in the query's dtype, accumulated in float32; zeros for padding.
@@ -69,6 +77,7 @@ def mla_forward(
         require_shape(name, index, tokens)
         require_dtype(name, index, INDICES)
     require_dtype("block_table", block_table, INDICES)
+    require_lengths(block_table, query_ends, seq_lens)
     if kv_b.shape[1] <= nope:
         raise InvalidInputError(
             f"kv_b with {kv_b.shape[1]} rows for a head",
@@ -76,8 +85,9 @@ def mla_forward(
             "Pass rows for keys and then rows for values.",
         )
     result: torch.Tensor = _MLA_FORWARD(
-        q_nope, q_rope, latents, ropes, kv_b, block_table, request, position, scale
-    )
+        q_nope, q_rope, latents, ropes, kv_b, block_table, request, position, scale,
+        tuple(query_ends), tuple(seq_lens),
+    )  # fmt: skip
     return result
 
 
@@ -96,8 +106,9 @@ def _fake(
 _MLA_FORWARD = declare(
     __name__,
     "mla_forward(Tensor q_nope, Tensor q_rope, Tensor latents, Tensor ropes, Tensor kv_b, "
-    "Tensor block_table, Tensor request, Tensor position, float scale) -> Tensor",
-    npu=("triton", "torch"),
+    "Tensor block_table, Tensor request, Tensor position, float scale, int[] query_ends, "
+    "int[] seq_lens) -> Tensor",
+    npu=("torch_npu", "triton", "torch"),
     fake=_fake,
     cpu=on_cpu.mla_forward,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ascend_attention.ops.mla_attention import kernels
@@ -17,11 +19,22 @@ def mla_forward(
     request: torch.Tensor,
     position: torch.Tensor,
     scale: float,
+    query_ends: Sequence[int],
+    seq_lens: Sequence[int],
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.mla_forward.mla_forward`."""
     nope = q_nope.shape[2]
     q_latent = torch.bmm(q_nope.transpose(0, 1), kv_b[:, :nope]).transpose(0, 1)
     attended, _ = kernels.mla_attention(
-        q_latent, q_rope, latents, ropes, block_table, request, position, scale
+        q_latent,
+        q_rope,
+        latents,
+        ropes,
+        block_table,
+        request,
+        position,
+        scale,
+        query_ends,
+        seq_lens,
     )
     return torch.bmm(attended.transpose(0, 1), kv_b[:, nope:].mT).transpose(0, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ascend_attention.ops.mla_attention import mla_attention
@@ -21,6 +23,8 @@ def mla_forward(
     request: torch.Tensor,
     position: torch.Tensor,
     scale: float,
+    query_ends: Sequence[int],
+    seq_lens: Sequence[int],
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.mla_forward.mla_forward`."""
     given = latents, ropes, kv_b, block_table

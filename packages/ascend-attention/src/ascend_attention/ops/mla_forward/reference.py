@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 # Keys and values of one chunk of a context, and logits of one tile of tokens, in elements: large
@@ -21,6 +23,8 @@ def mla_forward(
     request: torch.Tensor,
     position: torch.Tensor,
     scale: float,
+    query_ends: Sequence[int] = (),
+    seq_lens: Sequence[int] = (),
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.mla_forward.mla_forward`."""
     tokens, heads, nope = q_nope.shape

@@ -1,7 +1,9 @@
-"""Sparse attention for a CPU with few tokens: rows are read where they lie.
+"""Sparse attention for a CPU: rows are read where they lie.
 
 The definition gathers every token's rows into a padded copy first; a decode step spends more
-time on that, and on a dozen small torch calls, than on the products.
+time on that, and on a dozen small torch calls, than on the products. Here a token's rows are
+gathered once. For the scores they are packed into panels, which heads that lie packed as well are
+multiplied with; for the result the same rows are multiplied with the weights.
 """
 
 from __future__ import annotations
@@ -17,6 +19,15 @@ from ascend_ops_core.cpu_numeric import (
     narrow,
     widen,
 )
+from ascend_ops_core.cpu_panels import (
+    add_heads,
+    pack_panel,
+    pack_tile,
+    packed_floats,
+    panel_heads,
+    panel_rows,
+)
+from ascend_ops_core.cpu_tasks import no_task_taken, take_task
 from numba import njit, prange
 
 from ascend_attention.ops.sparse_attention.source import RowSource
@@ -26,6 +37,8 @@ _DTYPES = (torch.float32, torch.bfloat16)
 _MOST_SOURCES = 2
 # Tasks that a step is cut into at least, so that one token keeps several threads busy.
 _LEAST_TASKS = 4
+# More than there are threads; those that find no task left cost next to nothing.
+_WORKERS = 128
 _NO_MASK = np.zeros((0, 0), dtype=np.bool_)
 
 
@@ -145,39 +158,139 @@ def attend_head(q, rows, count, sink, scale, weights, acc):  # type: ignore[no-u
         acc[d] /= total
 
 
+@njit(fastmath=FASTMATH, cache=True)
+def _softmax(scores, first, step, panels, count, sink, scale, tops, weights, place, held):  # type: ignore[no-untyped-def]
+    """Fill the weights of a head; return what they are to be divided by.
+
+    Args:
+        scores: a panel's from ``first`` on, the next one's ``step`` behind; overwritten.
+        first: see above.
+        step: see above.
+        panels: how many.
+        count: rows, of which the last panel may have fewer.
+        sink: of the head.
+        scale: factor on scores.
+        tops: ``[panel_rows()]`` float32, overwritten. The largest score is looked for lane by lane,
+            since LLVM keeps the order of comparisons.
+        weights: a row's lies at ``place``, the next one's ``held`` behind.
+        place: see above.
+        held: see above.
+    """
+    rows = panel_rows()
+    for r in range(count - (panels - 1) * rows, rows):
+        scores[first + (panels - 1) * step + r] = -np.inf
+    for r in range(rows):
+        tops[r] = -np.inf
+    for p in range(panels):
+        part = scores[first + p * step : first + p * step + rows]
+        for r in range(rows):
+            part[r] *= scale
+            tops[r] = part[r] if part[r] > tops[r] else tops[r]
+    top = sink
+    for r in range(rows):
+        top = max(top, tops[r])
+    total = exp_f32(sink - top)
+    for p in range(panels):
+        part = scores[first + p * step : first + p * step + rows]
+        for r in range(rows):
+            part[r] = exp_f32(part[r] - top)
+            total += part[r]
+        for r in range(min(rows, count - p * rows)):
+            weights[place + (p * rows + r) * held] = part[r]
+    return total
+
+
+@njit(fastmath=FASTMATH, cache=True)
+def _attend_heads(query, rows, count, first, last, sinks, scale, scratch, out):  # type: ignore[no-untyped-def]
+    """Fill ``out [first:last, D]`` with attention over the first ``count`` of ``rows``."""
+    tiles, panel, scores, weights, acc, factors, every, numbers = scratch
+    width = out.shape[1]
+    held, of_panel = panel_heads(), panel_rows()
+    size = held * of_panel
+    panels = (count + of_panel - 1) // of_panel
+    groups = (last - first + held - 1) // held
+    flat = rows.reshape(-1)
+    for tile in range(groups):
+        head = first + tile * held
+        at = tile * held * width
+        pack_tile(query, every, head, min(held, last - head), held, tiles, at)
+    scores[: groups * panels * size] = 0
+    for p in range(panels):
+        row = p * of_panel
+        pack_panel(rows, row, min(of_panel, count - row), 0, width, numbers, panel)
+        for tile in range(groups):
+            at = (tile * panels + p) * size
+            add_heads(tiles, tile * held * width, panel, 0, of_panel, width, scores, at)
+    for tile in range(groups):
+        head = first + tile * held
+        here = min(held, last - head)
+        for i in range(here):
+            total = _softmax(
+                scores, tile * panels * size + i * of_panel, size, panels, count, sinks[head + i],
+                scale, acc, weights, tile * held * count + i, held,
+            )  # fmt: skip
+            factors[i] = np.float32(1) / total
+        for begin in range(0, width, of_panel):
+            acc[:size] = 0
+            add_heads(weights, tile * held * count, flat, begin, rows.shape[1], count, acc, 0)
+            for i in range(here):
+                target = out[head + i]
+                for d in range(min(of_panel, width - begin)):
+                    target[begin + d] = narrow(out, acc[i * of_panel + d] * factors[i])
+
+
+@njit(fastmath=FASTMATH, cache=True)
+def _gather(flat, start, first, last, rows, width):  # type: ignore[no-untyped-def]
+    for r in range(first, last):
+        source = flat[start[r] : start[r] + width]
+        target = rows[r]
+        for d in range(width):
+            target[d] = widen(source[d])
+
+
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def _attend(  # type: ignore[no-untyped-def]
     query, flat0, block0, offset0, valid0, over_blocks0, over_rows0,
     flat1, block1, offset1, valid1, over_blocks1, over_rows1, width1, sinks, scale, out,
 ):  # fmt: skip
+    """Fill ``out [T, h, D]``; of the second source ``width1`` rows of a token are read."""
     tokens, heads, width = query.shape
     width0 = block0.shape[1]
-    parts = min(heads, (_LEAST_TASKS + tokens - 1) // tokens)
-    for task in prange(tokens * parts):
-        t = task // parts
-        part = task - t * parts
-        start = np.empty(width0 + width1, dtype=np.int64)
-        count0 = row_starts(block0, offset0, valid0, over_blocks0, over_rows0, t, width0, start, 0)
-        count = row_starts(
-            block1, offset1, valid1, over_blocks1, over_rows1, t, width1, start, count0
-        )
-        rows = np.empty((count, width), dtype=np.float32)
-        for r in range(count0):
-            source = flat0[start[r] : start[r] + width]
-            target = rows[r]
-            for d in range(width):
-                target[d] = widen(source[d])
-        for r in range(count0, count):
-            source = flat1[start[r] : start[r] + width]
-            target = rows[r]
-            for d in range(width):
-                target[d] = widen(source[d])
-        weights = np.empty(count, dtype=np.float32)
-        wide = np.empty(width, dtype=np.float32)
-        acc = np.empty(width, dtype=np.float32)
-        for h in range(part * heads // parts, (part + 1) * heads // parts):
-            for d in range(width):
-                wide[d] = widen(query[t, h, d])
-            attend_head(wide, rows, count, sinks[h], scale, weights, acc)
-            for d in range(width):
-                out[t, h, d] = narrow(out, acc[d])
+    most = width0 + width1
+    parts = min((heads + panel_heads() - 1) // panel_heads(), (_LEAST_TASKS + tokens - 1) // tokens)
+    tasks = tokens * parts
+    taken = no_task_taken()
+    for _ in prange(_WORKERS):
+        task = take_task(taken)
+        if task < tasks:
+            of_panel = panel_rows()
+            padded = heads + panel_heads()
+            panels = (most + of_panel - 1) // of_panel
+            stride = (width + of_panel - 1) // of_panel * of_panel
+            start = np.empty(most, dtype=np.int64)
+            rows = packed_floats(most * stride).reshape((most, stride))
+            rows[:, width:] = 0
+            scratch = (
+                packed_floats(padded * width),
+                packed_floats(width * of_panel),
+                packed_floats(padded * panels * of_panel),
+                packed_floats(padded * most),
+                packed_floats(panel_heads() * of_panel),
+                np.empty(panel_heads(), dtype=np.float32),
+                np.arange(heads),
+                np.empty(of_panel, dtype=np.int64),
+            )
+        while task < tasks:
+            t = task // parts
+            part = task - t * parts
+            n = row_starts(block0, offset0, valid0, over_blocks0, over_rows0, t, width0, start, 0)
+            count = row_starts(
+                block1, offset1, valid1, over_blocks1, over_rows1, t, width1, start, n
+            )
+            _gather(flat0, start, 0, n, rows, width)
+            _gather(flat1, start, n, count, rows, width)
+            _attend_heads(
+                query[t], rows, count, part * heads // parts, (part + 1) * heads // parts, sinks,
+                scale, scratch, out[t],
+            )  # fmt: skip
+            task = take_task(taken)

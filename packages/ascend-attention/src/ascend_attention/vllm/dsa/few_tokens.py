@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ _ENTRIES_OF_STATES = {
 
 # By the shapes of an indexer and a step: layers run one after the other and leave nothing in it.
 _shared_scratch: dict[tuple[Any, ...], Any] = {}
+
+_T = TypeVar("_T")
 
 Steps = Mapping[CacheRole, DeferredDSAMetadata]
 
@@ -173,14 +175,16 @@ class FewTokensOnCPU:
     def _step_arrays(self, kernels: ModuleType, steps: Steps) -> Any:
         window = steps[CacheRole.SLIDING_WINDOW]
         layout, as_numpy = window.layout, kernels.as_numpy
+        tokens = _once(
+            window, "tokens", lambda: (as_numpy(layout.request), as_numpy(layout.position))
+        )
         tables = [
             self._tables(kernels, steps[role], steps[_ENTRIES_OF_STATES[role]])
             for role in self.parts.compressors
         ]
         tables += [tuple(kernels.NO_TABLES)] * (2 - len(tables))
         return kernels.step_rows(
-            as_numpy(layout.request),
-            as_numpy(layout.position),
+            *tokens,
             _slots(kernels, window),
             _table(kernels, window),
             window.kind.rows_per_block,
@@ -192,16 +196,19 @@ class FewTokensOnCPU:
     def _tables(
         self, kernels: ModuleType, states: DeferredDSAMetadata, entries: DeferredDSAMetadata
     ) -> tuple[Any, ...]:
-        made = kernels.StateTables(
-            _slots(kernels, states),
-            _table(kernels, states),
-            states.kind.rows_per_block,
-            _table(kernels, entries),
-            entries.kind.rows_per_block,
-            states.kind.compress_ratio,
-            overlap_of(states.kind.compress_ratio),
-        )
-        return tuple(made)
+        def make() -> tuple[Any, ...]:
+            made = kernels.StateTables(
+                _slots(kernels, states),
+                _table(kernels, states),
+                states.kind.rows_per_block,
+                _table(kernels, entries),
+                entries.kind.rows_per_block,
+                states.kind.compress_ratio,
+                overlap_of(states.kind.compress_ratio),
+            )
+            return tuple(made)
+
+        return _once(states, ("tables", id(entries)), make)
 
 
 def refuse_rows() -> None:
@@ -214,8 +221,17 @@ def refuse_rows() -> None:
 
 
 def _table(kernels: ModuleType, step: DeferredDSAMetadata) -> Any:
-    return kernels.as_numpy(step.block_table.int().contiguous())
+    return _once(step, "table", lambda: kernels.as_numpy(step.block_table.int().contiguous()))
 
 
 def _slots(kernels: ModuleType, step: DeferredDSAMetadata) -> Any:
-    return kernels.as_numpy(step.slot_mapping[: step.layout.num_tokens].long())
+    tokens = step.layout.num_tokens
+    return _once(step, "slots", lambda: kernels.as_numpy(step.slot_mapping[:tokens].long()))
+
+
+def _once(step: DeferredDSAMetadata, key: Any, make: Callable[[], _T]) -> _T:
+    """What one of the groups that share ``step`` has made of it."""
+    if key not in step.host:
+        step.host[key] = make()
+    made: _T = step.host[key]
+    return made

@@ -74,6 +74,8 @@ class AscendMLAImpl:
         layout = meta.layout
         if meta.routes is not None:
             return self._over_ranks(query, meta.block_table, meta.routes)
+        # A CPU has no use for them.
+        ends, lens = ((), ()) if query.kv.is_cpu else layout.host_lengths
         return mla_forward(
             query.q_nope,
             query.q_rope,
@@ -84,6 +86,8 @@ class AscendMLAImpl:
             layout.request,
             layout.position,
             self.weights.shape.scale,
+            query_ends=ends,
+            seq_lens=lens,
         )
 
     def _step(

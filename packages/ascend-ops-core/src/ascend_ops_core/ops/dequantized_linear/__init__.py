@@ -19,7 +19,7 @@ from ascend_ops_core.registry import declare
 
 _cpu = CpuKernels("ascend_ops_core.ops.dequantized_linear.cpu")
 
-__all__ = ["dequantized_linear"]
+__all__ = ["dequantized_linear", "dequantized_rows"]
 
 _SCALES = (torch.float32, torch.uint8)
 
@@ -67,6 +67,24 @@ def dequantized_linear(
         x, weight, scale, scale_rows, columns, first_column, codes.value
     )
     return result
+
+
+def dequantized_rows(
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    codes: Codes,
+    *,
+    columns: int,
+    first_column: int = 0,
+) -> torch.Tensor:
+    """``[N, K]`` float32: the rows of a weight by themselves; see :func:`dequantized_linear`.
+
+    Raises:
+        InvalidInputError: shapes or dtypes that do not belong together.
+    """
+    width = weight.shape[1] * codes.per_byte
+    _check_quantized(weight, scale, codes, width, columns, None, first_column)
+    return reference.dequantized(weight, scale, columns, first_column, codes.value)
 
 
 def _check_quantized(

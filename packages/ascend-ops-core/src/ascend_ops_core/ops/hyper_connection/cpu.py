@@ -11,15 +11,15 @@ import torch
 from numba import njit, prange
 
 from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, narrow, widen
-from ascend_ops_core.cpu_products import product
+from ascend_ops_core.cpu_products import product, widen_rows
 from ascend_ops_core.ops.hyper_connection.plan import HyperConnectionPlan
-from ascend_ops_core.ops.linear import linear
 
 # From this many tokens on the thread pool pays for itself.
 _PARALLEL_FROM = 4
-# With more tokens the projection is a GEMM.
+# Up to so many tokens threads share the rows of the projection, with more of them the tokens.
 _FEW_TOKENS = 16
 _MIXES_PER_TASK = 4
+_TOKENS_PER_TASK = 8
 
 
 def supports(streams: torch.Tensor, *controls: torch.Tensor) -> bool:
@@ -47,12 +47,9 @@ def hc_pre(
     out = streams.new_empty((tokens, hidden))
     post = torch.empty((tokens, n), dtype=torch.float32)
     comb = torch.empty((tokens, n, n), dtype=torch.float32)
-    # A few tokens are projected by the kernel itself, many by a GEMM in front of it.
-    few = tokens <= _FEW_TOKENS and fn.is_contiguous()
-    projection = fn if few else linear(streams.view(tokens, n * hidden).float(), fn)
-    (pre_few if few else _pre_many)(
+    (pre_few if tokens <= _FEW_TOKENS else _pre_many)(
         as_numpy(streams),
-        as_numpy(projection),
+        as_numpy(fn.contiguous()),
         as_numpy(scale),
         as_numpy(base),
         sinkhorn_iters,
@@ -220,25 +217,41 @@ def _head(streams, fn, scale, base, hc_eps, norm_eps, out):  # type: ignore[no-u
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def _pre_many(  # type: ignore[no-untyped-def]
-    streams, mixes, scale, base, iters, hc_eps, norm_eps, gain, out, post, comb
+    streams, fn, scale, base, iters, hc_eps, norm_eps, gain, out, post, comb
 ):
-    for t in prange(streams.shape[0]):
-        _collapse(
-            streams[t], mixes[t], scale, base, iters, hc_eps, norm_eps, gain,
-            out[t], post[t], comb[t],
-        )  # fmt: skip
+    """As :func:`pre_few`; what a task widens stays in the second-level cache."""
+    tokens, n, hidden = streams.shape
+    rows = fn.shape[0]
+    flat = streams.reshape((tokens, n * hidden))
+    for task in prange((tokens + _TOKENS_PER_TASK - 1) // _TOKENS_PER_TASK):
+        begin = task * _TOKENS_PER_TASK
+        count = min(tokens - begin, _TOKENS_PER_TASK)
+        wide = np.empty((count, n * hidden), dtype=np.float32)
+        widen_rows(flat[begin : begin + count], wide)
+        mixes = np.empty((count, rows), dtype=np.float32)
+        product(wide, 0, count, fn, 0, rows, mixes, 0)
+        for t in range(begin, begin + count):
+            _collapse(
+                streams[t], mixes[t - begin], scale, base, iters, hc_eps, norm_eps, gain,
+                out[t], post[t], comb[t],
+            )  # fmt: skip
 
 
 def _post_body(output, streams, post, comb, out):  # type: ignore[no-untyped-def]
     tokens, n, hidden = streams.shape
     for t in prange(tokens):
+        # Every stream is widened once, not once for each that it goes to.
+        wide = np.empty((n + 1, hidden), dtype=np.float32)
+        widen_rows(streams[t], wide)
+        for d in range(hidden):
+            wide[n, d] = widen(output[t, d])
         row = np.empty(hidden, dtype=np.float32)
         for k in range(n):
             for d in range(hidden):
-                row[d] = post[t, k] * widen(output[t, d])
+                row[d] = post[t, k] * wide[n, d]
             for j in range(n):
                 for d in range(hidden):
-                    row[d] += comb[t, j, k] * widen(streams[t, j, d])
+                    row[d] += comb[t, j, k] * wide[j, d]
             for d in range(hidden):
                 out[t, k, d] = narrow(out, row[d])
 

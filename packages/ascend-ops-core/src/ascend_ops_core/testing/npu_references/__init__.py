@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ascend_ops_core.testing.npu_references import (
     activation,
+    attention,
     formats,
     grouped_matmul,
     hyper_connection,
@@ -31,6 +32,7 @@ __all__ = [
     "REFERENCES",
     "Reference",
     "activation",
+    "attention",
     "formats",
     "grouped_matmul",
     "hyper_connection",

@@ -109,7 +109,7 @@ def accepted_in_block(
             mass = _left(rows.index[:, i + 1], product, drafts, draft_probs, target_probs).sum(1)
             divisor = mass + (1 - product)
             share = torch.where(divisor > 0, mass / divisor, 0.0)
-            left = torch.where(i == rows.counts - 1, product, share)
+            left = torch.where(rows.counts == i + 1, product, share)
         accepted = torch.where(rows.inside[:, i] & (u[:, i] < left), i + 1, accepted)
         products.append(product)
     request = request_of_draft(cumulative, drafts.shape[0])
@@ -171,7 +171,7 @@ class _Rows:
         self.index = index.clamp(max=max(drafts - 1, 0))
         self.drafts = drafts
 
-    def spread(self, values: torch.Tensor, fill: int | bool) -> torch.Tensor:
+    def spread(self, values: torch.Tensor, fill: float) -> torch.Tensor:
         """``values [N]`` as ``[R, S]``."""
         if not self.drafts:
             return values.new_full(self.index.shape, fill)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from ascend_ops_core.ops.slot_mapping import PADDING_SLOT, compute_slot_mapping
-from ascend_specdec.vllm import verification
-from ascend_specdec.vllm.verification import Kernel
+from ascend_specdec.vllm import kernels as verification_kernels
+from ascend_specdec.vllm.kernels import Kernel
 
 from ascend_vllm_plugin.compat.kernels import draft
 
@@ -81,7 +81,7 @@ REPLACED: dict[tuple[str, str], Callable[..., None]] = {
     ): draft.prepare_next_token_padded,
     **{
         ("vllm.v1.sample.rejection_sampler", name): function
-        for name, function in verification.REPLACED.items()
+        for name, function in verification_kernels.REPLACED.items()
     },
 }
 """Module and name of vLLM's kernel, and what runs in its place."""

@@ -1,0 +1,15 @@
+"""Attention of ordinary models (GQA, MHA, MQA) in vLLM."""
+
+from ascend_attention.vllm.dense.backend import (
+    AscendAttentionBackend,
+    AscendAttentionMetadataBuilder,
+)
+from ascend_attention.vllm.dense.impl import AscendAttentionBackendImpl
+from ascend_attention.vllm.dense.metadata import AscendAttentionMetadata
+
+__all__ = [
+    "AscendAttentionBackend",
+    "AscendAttentionBackendImpl",
+    "AscendAttentionMetadata",
+    "AscendAttentionMetadataBuilder",
+]

@@ -1,0 +1,88 @@
+"""In which form an engine's checkpoint has a model's weights, for every model of the package."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ascend_ops_core.devices import current_facts
+from ascend_ops_core.quantized_weights import LayerRules, QuantizationResolver, read_modelslim
+from ascend_ops_core.quantized_weights.weight import check_family
+
+from ascend_models_deepseek.deepseek_v4.headers import check_headers
+from ascend_models_deepseek.deepseek_v4.weights import WeightTable, raise_for
+from ascend_models_deepseek.quantized_rules import WeightForms
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+__all__ = ["check_forms", "checkpoint_forms", "log_forms", "resolver_of_config"]
+
+logger = logging.getLogger(__name__)
+
+
+def resolver_of_config(config: Any, source: str, rules: LayerRules) -> QuantizationResolver:
+    """Which layer of a checkpoint is stored how.
+
+    Args:
+        config: vLLM's config object of the model.
+        source: the model's directory, beside whose files ModelSlim's description may lie, or name.
+        rules: what the model adds to descriptions.
+
+    Raises:
+        InvalidInputError: a format that is not known, or a description that cannot be read.
+    """
+    given = {"quantization_config": getattr(config, "quantization_config", None)}
+    experts = getattr(config, "expert_dtype", None)
+    if experts is not None:
+        given["expert_dtype"] = experts
+    return QuantizationResolver.of(given, rules, read_modelslim(Path(source)))
+
+
+def checkpoint_forms(table: WeightTable, vllm_config: VllmConfig, rules: LayerRules) -> WeightForms:
+    """What the checkpoint of an engine stores for a table of tensors.
+
+    Raises:
+        InvalidInputError: a quantisation that is not known.
+        CheckpointError: its description does not fit the model.
+    """
+    model = vllm_config.model_config
+    forms = WeightForms(table, resolver_of_config(model.hf_config, model.model, rules))
+    raise_for(forms.problems)
+    return forms
+
+
+def check_forms(forms: WeightForms, vllm_config: VllmConfig, family: str) -> None:
+    """Refuse schemes that the device does not hold, and headers that do not fit.
+
+    Raises:
+        InvalidInputError: the device family has no such values.
+        CheckpointError: lists every problem of the headers.
+    """
+    for scheme in sorted(forms.schemes, key=lambda one: one.name):
+        if family != "cpu":
+            check_family(scheme, current_facts())
+    if vllm_config.load_config.load_format in ("auto", "safetensors", "hf"):
+        check_headers(forms.table, vllm_config.model_config.model)
+
+
+def log_forms(forms: WeightForms, *, slower: str = "", caches: str) -> None:
+    """Say in which form a model holds its weights and caches.
+
+    Args:
+        forms: of the checkpoint.
+        slower: what that costs.
+        caches: how caches are stored, where the checkpoint has a wish.
+    """
+    if not forms.schemes:
+        return
+    names = ", ".join(sorted(one.name for one in forms.schemes))
+    logger.info("weights stay as stored: %s%s", names, f"; {slower}" if slower else "")
+    if forms.cache.kv or forms.cache.index:
+        logger.info(
+            "the checkpoint wants key-value rows in %s, indexer keys in %s: %s",
+            forms.cache.kv or "their dtype",
+            forms.cache.index or "theirs",
+            caches,
+        )
