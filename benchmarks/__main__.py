@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.workload import SHAPE, Measurement, Workload, checkpoint_dir
+from benchmarks.models import checkpoint_dir, ensure_checkpoint
+from benchmarks.workload import Measurement, Workload
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 PEERS = ("transformers", "ascend")
@@ -30,18 +31,49 @@ HELD: dict[str, dict[str, str]] = {
 """What keeps torch, its libraries and numba to an instruction set."""
 
 
+_Repeats = Annotated[int, typer.Option(help="Measurements per cell; the median counts.")]
+_Dtypes = Annotated[list[str] | None, typer.Option(help="float32, bfloat16 or both.")]
+_Batches = Annotated[list[int] | None, typer.Option(help="Batch sizes.")]
+_Threads = Annotated[int, typer.Option(help="Threads of both peers.")]
+_Isa = Annotated[str, typer.Option(help="native, or avx2: hold both peers to AVX2 on a wider CPU.")]
+_Work = Annotated[Path | None, typer.Option(help="Folder for checkpoints.")]
+
+
 @app.command()
 def v4(
-    repeats: Annotated[int, typer.Option(help="Measurements per cell; the median counts.")] = 3,
-    dtype: Annotated[list[str] | None, typer.Option(help="float32, bfloat16 or both.")] = None,
-    batch: Annotated[list[int] | None, typer.Option(help="Batch sizes.")] = None,
-    threads: Annotated[int, typer.Option(help="Threads of both peers.")] = 2,
-    isa: Annotated[
-        str, typer.Option(help="native, or avx2: hold both peers to AVX2 on a wider CPU.")
-    ] = "native",
-    work: Annotated[Path | None, typer.Option(help="Folder for checkpoints.")] = None,
+    repeats: _Repeats = 3,
+    dtype: _Dtypes = None,
+    batch: _Batches = None,
+    threads: _Threads = 2,
+    isa: _Isa = "native",
+    work: _Work = None,
 ) -> None:
     """DeepSeek-V4 (256M parameters) against transformers: speed and memory, in one run."""
+    _measure("v4", repeats, dtype, batch, threads, isa, work)
+
+
+@app.command()
+def v32(
+    repeats: _Repeats = 3,
+    dtype: _Dtypes = None,
+    batch: _Batches = None,
+    threads: _Threads = 2,
+    isa: _Isa = "native",
+    work: _Work = None,
+) -> None:
+    """The same of DeepSeek-V3.2 (267M parameters)."""
+    _measure("v32", repeats, dtype, batch, threads, isa, work)
+
+
+def _measure(
+    model: str,
+    repeats: int,
+    dtype: list[str] | None,
+    batch: list[int] | None,
+    threads: int,
+    isa: str,
+    work: Path | None,
+) -> None:
     from benchmarks import machine, memory, report
     from benchmarks.report import Result
 
@@ -60,9 +92,9 @@ def v4(
     measurements: list[Measurement] = []
     dtypes = dtype or ["float32", "bfloat16"]
     for name in dtypes:
-        _ensure_checkpoint(checkpoint_dir(work, name), name)
+        ensure_checkpoint(work, model, name, typer.echo)
         for size in batch or [1, 8]:
-            workload = Workload(name, size, repeats=repeats)
+            workload = Workload(name, size, repeats=repeats, model=model)
             for peer in PEERS:
                 typer.echo(f"{peer} {name} batch {size} ...")
                 measurements.append(_in_process_of_its_own(peer, workload, work, threads))
@@ -71,10 +103,12 @@ def v4(
         raise typer.BadParameter(f"--isa {isa}, but torch used {', '.join(sorted(used))}")
     facts = machine.describe(threads) | {"torch uses": ", ".join(sorted(used))}
     facts |= HELD[isa]
-    peaks = [memory.measure(checkpoint_dir(work, name), name, threads) for name in dtypes]
-    parts = _profile_in_process_of_its_own(dtypes[0], work, threads)
+    peaks = [
+        memory.measure(model, checkpoint_dir(work, model, name), name, threads) for name in dtypes
+    ]
+    parts = _profile_in_process_of_its_own(model, dtypes[0], work, threads)
     raw = report.write(Result(facts, measurements, peaks, parts))
-    typer.echo(f"written: {report.PAGE}, {report.PLOT}, {raw}")
+    typer.echo(f"written: {report.PAGES[model]}, {report.plot_of(model)}, {raw}")
 
 
 @app.command(hidden=True)
@@ -86,7 +120,7 @@ def cell(peer: str, workload: str, work: Path, result: Path) -> None:
 
     plan = Workload(**json.loads(workload))
     runner = peer_ours if peer == "ascend" else peer_transformers
-    measured = runner.run(checkpoint_dir(work, plan.dtype), plan)
+    measured = runner.run(checkpoint_dir(work, plan.model, plan.dtype), plan)
     measured.capability = torch.backends.cpu.get_cpu_capability()
     result.write_text(json.dumps(measured.to_json()))
 
@@ -133,6 +167,7 @@ def moe_cells(isa: str, threads: int, dtypes: str, experts: str) -> None:
 
 @app.command()
 def profile(
+    model: Annotated[str, typer.Option(help="v4 or v32.")] = "v4",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     batch: Annotated[int, typer.Option(help="Sequences at once.")] = 1,
     threads: Annotated[int, typer.Option(help="Threads.")] = 2,
@@ -142,9 +177,9 @@ def profile(
     from benchmarks import decode_profile
 
     work = work or Path(tempfile.gettempdir()) / "ascend-benchmarks"
-    _ensure_checkpoint(checkpoint_dir(work, dtype), dtype)
+    checkpoint = ensure_checkpoint(work, model, dtype, typer.echo)
     os.environ.update(environment(threads))
-    for part in decode_profile.run(checkpoint_dir(work, dtype), dtype, batch):
+    for part in decode_profile.run(model, checkpoint, dtype, batch):
         typer.echo(f"{part.label:40} {part.milliseconds:8.2f} ms {part.share:7.1%}")
 
 
@@ -169,16 +204,6 @@ def host_cost() -> None:
     typer.echo(f"written: {benchmark.PAGE}, {benchmark.RAW}")
 
 
-def _ensure_checkpoint(directory: Path, dtype: str) -> None:
-    if (directory / "model.safetensors").exists():
-        return
-    import torch
-    from ascend_models_deepseek.testing.tiny_v4 import write_checkpoint
-
-    typer.echo(f"writing {directory} ...")
-    write_checkpoint(SHAPE, directory, dtype=getattr(torch, dtype))
-
-
 def _in_process_of_its_own(peer: str, workload: Workload, work: Path, threads: int) -> Measurement:
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
@@ -194,8 +219,8 @@ def _in_process_of_its_own(peer: str, workload: Workload, work: Path, threads: i
     return Measurement(**raw)
 
 
-def _profile_in_process_of_its_own(dtype: str, work: Path, threads: int) -> list[str]:
-    command = [sys.executable, "-m", "benchmarks", "profile", "--dtype", dtype]
+def _profile_in_process_of_its_own(model: str, dtype: str, work: Path, threads: int) -> list[str]:
+    command = [sys.executable, "-m", "benchmarks", "profile", "--model", model, "--dtype", dtype]
     command += ["--threads", str(threads), "--work", str(work)]
     done = subprocess.run(
         command,

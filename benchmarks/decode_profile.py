@@ -11,7 +11,7 @@ from benchmarks import peer_ours
 from benchmarks.workload import Workload
 
 # (label, end of the file's path, function); nested parts are indented.
-_PARTS = (
+_V4 = (
     ("model", "deepseek_v4/model.py", "forward"),
     (". decoder layers", "deepseek_v4/few_tokens.py", "run_layers"),
     (". . where a step's rows lie", "dsa/few_tokens.py", "step"),
@@ -23,6 +23,24 @@ _PARTS = (
     (". . experts", "ops/experts/cpu.py", "experts_few"),
     ("projection to logits", "ops/linear/cpu.py", "linear"),
 )
+
+
+_V32 = (
+    ("model", "deepseek_v3/model.py", "forward"),
+    (". attention", "vllm/sfa/layer.py", "forward"),
+    (". . projections in front", "layers/mla.py", "project"),
+    (". . cached rows", "vllm/sfa/impl.py", "_write"),
+    (". . indexer", "vllm/sfa/indexer.py", "select"),
+    (". . . its projections", "layers/token_indexer.py", "project"),
+    (". . queries to latents", "layers/mla.py", "absorb"),
+    (". . attention", "ops/sparse_mla/__init__.py", "sparse_mla"),
+    (". . latents to values", "layers/mla.py", "values"),
+    (". . output projection", "layers/mla.py", "output"),
+    (". experts and routing", "deepseek_v3/moe.py", "forward"),
+    (". . experts", "ops/experts/__init__.py", "fused_experts"),
+    ("projection to logits", "deepseek_v3/model.py", "compute_logits"),
+)
+_PARTS = {"v4": _V4, "v32": _V32}
 
 
 class Part(NamedTuple):
@@ -39,17 +57,17 @@ class Part(NamedTuple):
     share: float
 
 
-def run(checkpoint: Path, dtype: str, batch: int) -> list[Part]:
+def run(model: str, checkpoint: Path, dtype: str, batch: int) -> list[Part]:
     """Cumulative time of the parts over 64 decode steps, the profiler's own cost included.
 
-    A layer's kernels are called one by one, as one call would show nothing of them.
+    Of DeepSeek-V4 a layer's kernels are called one by one, as one call would show nothing of them.
     """
     from ascend_models_deepseek.deepseek_v4 import cpu_layer
     from vllm import SamplingParams
 
     cpu_layer.layer_step = cpu_layer.layer_step.py_func
     llm = peer_ours.engine(checkpoint, dtype)
-    workload = Workload(dtype, batch)
+    workload = Workload(dtype, batch, model=model)
     peer_ours.serve_round(llm, workload.prompts(-1), 8, "warm-up")
     params = SamplingParams(max_tokens=65, temperature=0, detokenize=False, ignore_eos=True)
     core = llm.llm_engine
@@ -63,10 +81,10 @@ def run(checkpoint: Path, dtype: str, batch: int) -> list[Part]:
         core.step()
         steps += 1
     profiler.disable()
-    return _parts(pstats.Stats(profiler), steps)
+    return _parts(_PARTS[model], pstats.Stats(profiler), steps)
 
 
-def _parts(stats: pstats.Stats, steps: int) -> list[Part]:
+def _parts(of: tuple[tuple[str, str, str], ...], stats: pstats.Stats, steps: int) -> list[Part]:
     entries = stats.stats.items()  # type: ignore[attr-defined]
 
     def seconds(ending: str, function: str) -> float:
@@ -82,7 +100,7 @@ def _parts(stats: pstats.Stats, steps: int) -> list[Part]:
 
     total = seconds("v1/engine/llm_engine.py", "step")
     parts = [Part("whole step", total / steps * 1e3, 1.0)]
-    for label, ending, function in _PARTS:
+    for label, ending, function in of:
         spent = seconds(ending, function)
         parts.append(Part(label, spent / steps * 1e3, spent / total))
     return parts

@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from ascend_models_deepseek.testing.tiny_v4 import TinyV4Spec, write_checkpoint
 
-from benchmarks.workload import SHAPE
+from benchmarks.models import MODELS
 
 _CACHE_BYTES = 256 << 20
 _NO_CACHE_BYTES = 64 << 20
@@ -43,32 +42,15 @@ class Peak:
         return (self.loaded_mb - self.empty_mb) / (self.weights_mb + self.caches_mb)
 
 
-def measure(checkpoint: Path, dtype: str, threads: int) -> Peak:
+def measure(model: str, checkpoint: Path, dtype: str, threads: int) -> Peak:
     """Measure both engines, each in a process of its own."""
+    of = MODELS[model]
     weights = sum(f.stat().st_size for f in checkpoint.glob("*.safetensors")) / 2**20
     with tempfile.TemporaryDirectory() as folder:
         empty = Path(folder) / "empty"
-        spec = replace(
-            SHAPE,
-            **{
-                name: getattr(TinyV4Spec(), name)
-                for name in (
-                    "hidden_size",
-                    "vocab_size",
-                    "moe_intermediate_size",
-                    "head_dim",
-                    "qk_rope_head_dim",
-                    "q_lora_rank",
-                    "o_lora_rank",
-                    "num_attention_heads",
-                    "o_groups",
-                    "index_head_dim",
-                )
-            },
-        )
-        write_checkpoint(spec, empty, dtype=getattr(torch, dtype))
-        empty_mb = _peak_of(empty, dtype, _NO_CACHE_BYTES, threads, spec.vocab_size)
-    loaded_mb = _peak_of(checkpoint, dtype, _CACHE_BYTES, threads, SHAPE.vocab_size)
+        of.write(of.small, empty, dtype=getattr(torch, dtype))
+        empty_mb = _peak_of(empty, dtype, _NO_CACHE_BYTES, threads, of.small.vocab_size)
+    loaded_mb = _peak_of(checkpoint, dtype, _CACHE_BYTES, threads, of.spec.vocab_size)
     return Peak(dtype, empty_mb, loaded_mb, weights, (_CACHE_BYTES - _NO_CACHE_BYTES) / 2**20)
 
 

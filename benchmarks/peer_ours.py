@@ -1,4 +1,4 @@
-"""This project's DeepSeek-V4 in vLLM's engine on the workload."""
+"""This project's model in vLLM's engine on the workload."""
 
 from __future__ import annotations
 

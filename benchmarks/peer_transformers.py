@@ -1,4 +1,4 @@
-"""transformers' own DeepSeek-V4 on the workload (eager attention, its default experts)."""
+"""transformers' own model on the workload, with its default experts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.models import MODELS
 from benchmarks.workload import Measurement, Workload, peak_rss_mb
 
 
 def run(checkpoint: Path, workload: Workload) -> Measurement:
     """Measure prefill and decode with a key-value cache."""
-    from transformers import DeepseekV4ForCausalLM
+    import transformers
 
+    of = MODELS[workload.model]
     torch.set_grad_enabled(False)
-    model = DeepseekV4ForCausalLM.from_pretrained(
-        checkpoint, dtype=getattr(torch, workload.dtype), attn_implementation="eager"
-    ).eval()
+    model = (
+        getattr(transformers, of.transformers)
+        .from_pretrained(
+            checkpoint, dtype=getattr(torch, workload.dtype), attn_implementation=of.attention
+        )
+        .eval()
+    )
     result = Measurement("transformers", workload)
     model(input_ids=torch.tensor(workload.prompts(-1))[:1, :140], use_cache=True)
     for repeat in range(workload.repeats):

@@ -9,26 +9,20 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.memory import Peak
-from benchmarks.workload import ACTIVE_PARAMETERS, TOTAL_PARAMETERS, Measurement, Workload
+from benchmarks.models import MODELS, Model
+from benchmarks.workload import Measurement, Workload
 
 _ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-PAGE = _ROOT / "docs" / "benchmarks.md"
-PLOT = _ROOT / "docs" / "img" / "benchmark-v4.png"
+PAGES = {
+    "v4": _ROOT / "docs" / "benchmarks.md",
+    "v32": _ROOT / "docs" / "v32-benchmarks.md",
+}
 
-# llama.cpp on the same shape, from a quiet two-core AVX2 machine: decode tokens/s.
-LLAMA_CPP = {
-    ("float32", 1): 35.3,
-    ("float32", 8): 62.3,
-    ("bfloat16", 1): 55.0,
-    ("bfloat16", 8): 94.0,
-}
-TARGETS = {
-    ("float32", 1): (1.0, 2.5),
-    ("float32", 8): (1.0, 2.0),
-    ("bfloat16", 1): (4.0, 2.5),
-    ("bfloat16", 8): (4.0, 2.5),
-}
+
+def plot_of(model: str) -> Path:
+    """The picture of a model's page."""
+    return _ROOT / "docs" / "img" / f"benchmark-{model}.png"
 
 
 def prefill_rate(m: Measurement) -> float:
@@ -60,6 +54,11 @@ class Result:
     profile: list[str]
     date: str = field(default_factory=lambda: datetime.date.today().isoformat())
     remark: str = ""
+
+    @property
+    def model(self) -> str:
+        """Key of the model that was measured."""
+        return self.measurements[0].workload.model
 
     @property
     def capability(self) -> str:
@@ -98,17 +97,18 @@ def write(result: Result) -> Path:
         "profile": result.profile,
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
-    file = RESULTS / f"v4-{result.capability.lower()}.json"
+    file = RESULTS / f"{result.model}-{result.capability.lower()}.json"
     file.write_text(json.dumps(raw, indent=1) + "\n")
-    render()
+    render(result.model)
     return file
 
 
-def render() -> None:
-    """Page and plot from the files with raw numbers, newest first."""
-    results = sorted(map(Result.read, RESULTS.glob("v4-*.json")), key=lambda r: r.date)[::-1]
-    PAGE.write_text(_page(results))
-    _plot(_pair(results[0].measurements), PLOT)
+def render(model: str) -> None:
+    """Page and plot of a model from the files with raw numbers, newest first."""
+    files = RESULTS.glob(f"{model}-*.json")
+    results = sorted(map(Result.read, files), key=lambda r: r.date)[::-1]
+    PAGES[model].write_text(_page(model, results))
+    _plot(_pair(results[0].measurements), plot_of(model))
 
 
 def _pair(
@@ -122,24 +122,27 @@ def _pair(
     }
 
 
-def decode_bound(dtype: str, batch: int, bandwidth: float) -> float:
+def decode_bound(of: Model, dtype: str, batch: int, bandwidth: float) -> float:
     """Tokens/s if a step only read its weights once: all experts from batch 8 on."""
     size = 4 if dtype == "float32" else 2
     # With 16 experts and top 4, eight tokens hit 90 % of them; the bound takes all.
-    parameters = ACTIVE_PARAMETERS if batch == 1 else TOTAL_PARAMETERS
+    parameters = of.active if batch == 1 else of.total
     return batch * bandwidth * 1e9 / (parameters * size)
 
 
-def _page(results: list[Result]) -> str:
+def _page(model: str, results: list[Result]) -> str:
+    of = MODELS[model]
     lines = [
-        "# DeepSeek-V4 on a CPU against transformers",
+        f"# {of.title} on a CPU against transformers",
         "",
-        "Measured with `./tools/dev bench -- v4`: 256M parameters (97M active), prompt 512, decode "
-        "64, both peers on the same threads in one run, median of the repeats. Ratios are what "
+        f"Measured with `./tools/dev bench -- {model}`: {of.total / 1e6:.0f}M parameters "
+        f"({of.active / 1e6:.0f}M active), prompt 512, decode "
+        f"64, both peers on the same threads in one run (transformers with {of.attention} "
+        "attention), median of the repeats. Ratios are what "
         "counts; absolute numbers move with the machine. One section for each class of CPU; "
         "`--isa avx2` holds both peers of a wider CPU to AVX2.",
         "",
-        f"![Decode and prefill rates](img/{PLOT.name})",
+        f"![Decode and prefill rates](img/{plot_of(model).name})",
         "",
         "tokens/s in all tables. The bandwidth bound is reading every weight that a step needs "
         "once, at the measured bandwidth.",
@@ -150,7 +153,7 @@ def _page(results: list[Result]) -> str:
 
 
 def _section(result: Result) -> list[str]:
-    facts, cells = result.facts, _pair(result.measurements)
+    facts, cells, of = result.facts, _pair(result.measurements), MODELS[result.model]
     bandwidth = float(facts["read bandwidth"].split()[0])
     lines = [
         "",
@@ -164,8 +167,8 @@ def _section(result: Result) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (dtype, batch), (peer, ours) in cells.items():
-        bound = decode_bound(dtype, batch, bandwidth)
-        target = TARGETS[dtype, batch]
+        bound = decode_bound(of, dtype, batch, bandwidth)
+        target = of.targets[dtype, batch]
         lines.append(
             f"| {dtype} | {batch} | {prefill_rate(peer):.1f} | {prefill_rate(ours):.1f} "
             f"| **{prefill_rate(ours) / prefill_rate(peer):.2f}x** "
@@ -173,17 +176,9 @@ def _section(result: Result) -> list[str]:
             f"| **{decode_rate(ours) / decode_rate(peer):.2f}x** "
             f"| {target[0]}x / {target[1]}x | {decode_rate(ours) / bound:.0%} |"
         )
+    if of.others:
+        lines += _others(of, cells)
     lines += [
-        "",
-        "The next rung is llama.cpp, whose figures are from another, quiet machine (two AVX2 "
-        "cores without bfloat16 instructions), so only the order of magnitude compares:",
-        "",
-        "| dtype | batch | llama.cpp decode there | ours here |",
-        "|---|---|---|---|",
-        *(
-            f"| {dtype} | {batch} | {LLAMA_CPP[dtype, batch]:.1f} | {decode_rate(ours):.1f} |"
-            for (dtype, batch), (_, ours) in cells.items()
-        ),
         "",
         "Memory:",
         "",
@@ -215,6 +210,21 @@ def _section(result: Result) -> list[str]:
                 f"| {_seconds(m.prefill_s)} | {_seconds(m.decode_s)} |"
             )
     return lines
+
+
+def _others(of: Model, cells: dict[tuple[str, int], tuple[Measurement, Measurement]]) -> list[str]:
+    return [
+        "",
+        "The next rung is llama.cpp, whose figures are from another, quiet machine (two AVX2 "
+        "cores without bfloat16 instructions), so only the order of magnitude compares:",
+        "",
+        "| dtype | batch | llama.cpp decode there | ours here |",
+        "|---|---|---|---|",
+        *(
+            f"| {dtype} | {batch} | {of.others[dtype, batch]:.1f} | {decode_rate(ours):.1f} |"
+            for (dtype, batch), (_, ours) in cells.items()
+        ),
+    ]
 
 
 def _seconds(values: list[float]) -> str:

@@ -189,3 +189,13 @@ def test_broadcast_and_neighbours(communicator: HCCLCommunicator, group: StandIn
         ("recv", (2, 3), 0),
         ("recv", (1,), 2),
     ]
+
+
+def test_swap_sends_and_fills_bytes(communicator: HCCLCommunicator, group: StandIn) -> None:
+    """Not every transport knows 8-bit floats."""
+    received = torch.empty(2, 3)
+    communicator.swap([(2, rows())], [(0, received)])
+    assert group.asked == [("send", (96,), 2), ("recv", (24,), 0)]
+    assert received.view(torch.uint8).eq(7).all()
+    communicator.swap([], [])
+    assert len(group.asked) == 2

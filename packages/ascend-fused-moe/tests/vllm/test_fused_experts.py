@@ -37,10 +37,10 @@ def chosen(values: dict[str, torch.Tensor], options: dict[str, Any]) -> list[dic
         "sigmoid": lambda: logits.sigmoid(),
         "sqrtsoftplus": lambda: torch.nn.functional.softplus(logits).sqrt(),
     }[scoring]()
-    ranked = scores + options.get("e_score_correction_bias", torch.zeros(5)).double()
+    ranked = scores + options.get("e_score_correction_bias", torch.zeros(1)).double()
     tokens = []
     for t in range(len(logits)):
-        order = sorted(range(5), key=lambda e, t=t: -float(ranked[t, e]))[:2]
+        order = sorted(range(logits.shape[1]), key=lambda e, t=t: -float(ranked[t, e]))[:2]
         if "hash_indices_table" in options:
             order = options["hash_indices_table"][values["token_ids"][t]].tolist()
         own = scores[t][order]
@@ -56,8 +56,21 @@ def expected(worker: Any, layer: Any) -> torch.Tensor:
     x = values["x"].double()
     limit = layer.options.get("swiglu_limit")
 
-    def network(row: torch.Tensor, names: tuple[str, str, str], e: int | None) -> torch.Tensor:
-        w1, w3, w2 = (values[n].double() if e is None else values[n][e].double() for n in names)
+    factors = worker.factors_of(layer)
+
+    def weight(name: str, e: int | None, adapter: int) -> torch.Tensor:
+        whole = values[name].double()
+        if e is None:
+            return whole
+        if adapter < 0:
+            return whole[e]
+        a, b = factors[name]
+        return whole[e] + b[adapter, e].double() @ a[adapter, e].double()
+
+    def network(
+        row: torch.Tensor, names: tuple[str, str, str], e: int | None, adapter: int = -1
+    ) -> torch.Tensor:
+        w1, w3, w2 = (weight(name, e, adapter) for name in names)
         gate, up = w1 @ row, w3 @ row
         if limit and e is not None:
             gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
@@ -65,8 +78,9 @@ def expected(worker: Any, layer: Any) -> torch.Tensor:
 
     out = torch.zeros_like(x)
     for t, weights in enumerate(chosen(values, layer.options)):
-        for e, weight in weights.items():
-            out[t] += weight * network(x[t], ("w1", "w3", "w2"), e)
+        adapter = layer.adapters[t] if layer.adapters and t < len(layer.adapters) else -1
+        for e, share in weights.items():
+            out[t] += share * network(x[t], ("w1", "w3", "w2"), e, adapter)
         if layer.shared:
             out[t] += network(x[t], ("shared1", "shared3", "shared2"), None)
     return out
@@ -114,6 +128,28 @@ def test_a_sum_that_the_model_defers(ranks: RankProcesses, expert_parallel: bool
     assert [one["ways"] for one in results] == [["all_gather"]] * 2
     parts = [torch.from_numpy(one["output"]) for one in results]
     assert_close(parts[0] + parts[1], expected(worker, layer), scale=4)
+
+
+@pytest.mark.parametrize("expert_parallel", [True, False], ids=["experts", "slices"])
+@pytest.mark.parametrize(
+    "adapters", [(1, -1, 0, 0, 1, 1, -1), (0, 1, 1, -1), (-1,) * 7], ids=["mixed", "padded", "none"]
+)
+def test_adapters_of_vllm(
+    ranks: RankProcesses, adapters: tuple[int, ...], expert_parallel: bool
+) -> None:
+    """As vLLM's LoRA wraps the layer and loads it: by expert, or by slices of each."""
+    worker = load_file(WORKER)
+    layer = worker.Layer(experts=4, adapters=adapters, expert_parallel=expert_parallel, shared=True)
+    wanted = expected(worker, layer)
+    for one in ranks.call("run", layer=layer):
+        assert one["ways"] == ["all_gather"]
+        assert_close(torch.from_numpy(one["output"]), wanted, scale=4)
+
+
+def test_adapters_of_experts_that_ranks_do_not_share_evenly(ranks: RankProcesses) -> None:
+    worker = load_file(WORKER)
+    for error in ranks.call("refused", layer=worker.Layer(adapters=(0,) * 7)):
+        assert "adapters of 5 experts on 2 ranks" in error
 
 
 @pytest.mark.parametrize("expert_parallel", [True, False], ids=["experts", "slices"])

@@ -29,8 +29,9 @@ def start_balancing(runner: Any) -> None:
             "experts are balanced under vLLM's V1 model runner",
             "Unset VLLM_USE_V2_MODEL_RUNNER.",
         )
-    drafter = getattr(runner, "drafter", None)
-    models = [runner.get_model(), getattr(drafter, "model", None)]
+    draft = getattr(getattr(runner, "drafter", None), "model", None)
+    # vLLM has wrapped it for graphs already, where it captures some.
+    models = [runner.get_model(), getattr(draft, "runnable", draft)]
     runner.eplb_state = balance_experts(
         [model for model in models if isinstance(model, nn.Module)], config
     )

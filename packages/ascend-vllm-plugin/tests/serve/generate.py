@@ -3,7 +3,8 @@
 Usage: generate.py ARGUMENTS.json RESULT.safetensors, where the arguments hold `settings` (of
 `vllm.LLM`), `prompts` (lists of ids) and `count`. Writes `tokens.N [count]` and
 `logits.N [count, vocab]` for every prompt N. With `memory` also `memory.RANK.NAME`, the bytes that
-every rank of an NPU reports.
+every rank of an NPU reports; with `placements` also `placements.RANK [layers, places]` of
+balanced experts, from the test's own extension of the worker.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ def main(arguments: Path, result: Path) -> None:
     if given.get("memory"):
         for rank, figures in enumerate(llm.collective_rpc("memory_figures")):
             stored |= {f"memory.{rank}.{n}": torch.tensor(size) for n, size in figures.items()}
+    if given.get("placements"):
+        for rank, layers in enumerate(llm.collective_rpc("expert_placements")):
+            stored[f"placements.{rank}"] = torch.tensor(layers)
     save_file(stored, result)
 
 

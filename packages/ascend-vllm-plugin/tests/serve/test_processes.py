@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from ascend_fused_moe.eplb import initial_placement
 from ascend_models_deepseek.testing import (
     FLOAT32_LOGITS_ATOL,
     SPECS,
@@ -27,6 +28,7 @@ from safetensors.torch import load_file
 pytestmark = pytest.mark.serve
 
 COUNT = 64
+REDUNDANT = 3
 TIMEOUT_S = 280
 
 
@@ -49,6 +51,13 @@ TIMEOUT_S = 280
                 "enable_expert_parallel": True,
                 "max_num_batched_tokens": 100,
                 "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
+                "enable_eplb": True,
+                "eplb_config": {
+                    "num_redundant_experts": REDUNDANT,
+                    "window_size": 8,
+                    "step_interval": 8,
+                },
+                "worker_extension_cls": "eplb_probe.EplbProbe",
             },
         ),
         (
@@ -61,7 +70,7 @@ TIMEOUT_S = 280
             },
         ),
     ],
-    ids=["multiprocess", "tp2_mtp_chunked", "ep2_mtp_chunked", "v3_ep2_mtp_chunked"],
+    ids=["multiprocess", "tp2_mtp_chunked", "ep2_eplb_mtp_chunked", "v3_ep2_mtp_chunked"],
 )
 def test_engine_in_other_processes(
     spec: TinyV4Spec | TinyV3Spec, settings: dict[str, Any], tmp_path: Path
@@ -69,12 +78,29 @@ def test_engine_in_other_processes(
     folder, oracle = made(spec, tmp_path / "checkpoint")
     lengths = (1, 5, 128, 129, 370)
     prompts = [random_prompt(length, spec.vocab_size, seed=length) for length in lengths]
-    results = run(folder, settings, prompts, tmp_path)
-    for prompt, (tokens, logits) in zip(prompts, results, strict=True):
+    stored = stored_by(folder, settings, prompts, tmp_path)
+    for i, prompt in enumerate(prompts):
+        tokens, logits = stored[f"tokens.{i}"].tolist(), stored[f"logits.{i}"]
         expected = oracle.picked_logits(prompt, tokens)
         assert len(tokens) == COUNT
         assert float((logits - expected).abs().max()) <= FLOAT32_LOGITS_ATOL
         assert expected.argmax(-1).tolist() == tokens
+    if isinstance(spec, TinyV4Spec) and settings.get("enable_eplb"):
+        assert_balanced(stored, spec)
+
+
+def assert_balanced(stored: dict[str, torch.Tensor], spec: TinyV4Spec) -> None:
+    """Experts have moved, in the draft's layer too, all are still there, and the ranks agree.
+
+    The outputs compared above come from before, between and after the rebalances.
+    """
+    first, second = (stored[f"placements.{rank}"] for rank in range(2))
+    assert torch.equal(first, second)
+    experts, places = spec.n_routed_experts, spec.n_routed_experts + REDUNDANT
+    assert first.shape == (len(spec.compress_ratios) + 1, places)
+    assert all(set(table) == set(range(experts)) for table in first.tolist())
+    start = list(initial_placement(experts, 2, REDUNDANT).physical_to_logical)
+    assert any(table != start for table in first.tolist())
 
 
 def made(spec: TinyV4Spec | TinyV3Spec, folder: Path) -> tuple[Path, Oracle]:
@@ -94,6 +120,18 @@ def run(
     count: int = COUNT,
 ) -> list[tuple[list[int], torch.Tensor]]:
     """Run generate.py and return tokens and logits of every prompt."""
+    stored = stored_by(folder, settings, prompts, where, count)
+    return [(stored[f"tokens.{i}"].tolist(), stored[f"logits.{i}"]) for i in range(len(prompts))]
+
+
+def stored_by(
+    folder: Path,
+    settings: dict[str, Any],
+    prompts: list[list[int]],
+    where: Path,
+    count: int = COUNT,
+) -> dict[str, torch.Tensor]:
+    """Run generate.py and return what it stored."""
     defaults = {
         "model": str(folder),
         "dtype": "float32",
@@ -107,17 +145,17 @@ def run(
     }
     arguments, result = where / "arguments.json", where / "result.safetensors"
     given = {"settings": defaults | settings, "prompts": prompts, "count": count}
+    given["placements"] = "enable_eplb" in settings
     arguments.write_text(json.dumps(given))
     environ = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     program = Path(__file__).with_name("generate.py")
     done = subprocess.run(
         [sys.executable, str(program), str(arguments), str(result)],
-        env=environ,
+        env=environ | {"PYTHONPATH": str(program.parent)},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    stored = load_file(result)
-    return [(stored[f"tokens.{i}"].tolist(), stored[f"logits.{i}"]) for i in range(len(prompts))]
+    return load_file(result)

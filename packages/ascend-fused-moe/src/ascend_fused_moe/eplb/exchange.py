@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import distributed
 
-__all__ = ["AloneExchange", "Exchange", "ProcessExchange"]
+__all__ = ["AloneExchange", "Exchange", "Parcel", "ProcessExchange", "swap_parcels"]
 
 Parcel = tuple[int, torch.Tensor]
 """The other rank, and a contiguous tensor to send or to fill."""
@@ -73,14 +73,21 @@ class ProcessExchange:
 
     def swap(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
         """See :class:`Exchange`."""
-        calls = [
-            distributed.P2POp(call, _bytes(tensor), group=self._group, group_peer=rank)
-            for call, parcels in ((distributed.isend, sends), (distributed.irecv, receives))
-            for rank, tensor in parcels
-        ]
-        if calls:
-            for work in distributed.batch_isend_irecv(calls):
-                work.wait()
+        swap_parcels(self._group, sends, receives)
+
+
+def swap_parcels(
+    group: distributed.ProcessGroup, sends: Sequence[Parcel], receives: Sequence[Parcel]
+) -> None:
+    """:meth:`Exchange.swap` over a group of torch.distributed."""
+    calls = [
+        distributed.P2POp(call, _bytes(tensor), group=group, group_peer=rank)
+        for call, parcels in ((distributed.isend, sends), (distributed.irecv, receives))
+        for rank, tensor in parcels
+    ]
+    if calls:
+        for work in distributed.batch_isend_irecv(calls):
+            work.wait()
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -99,6 +99,11 @@ class EplbLayerMaps:
         for name in self._tables(self.placement):
             setattr(self, name, move(getattr(self, name)))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all maps."""
+        return sum(int(getattr(self, name).nbytes) for name in self._tables(self.placement))
+
     def problems_with(self, placement: ExpertPlacement) -> list[str]:
         """Why a placement cannot take the place of the present one; empty if it can."""
         old, problems = self.placement, []

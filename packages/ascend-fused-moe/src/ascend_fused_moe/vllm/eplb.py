@@ -8,20 +8,38 @@ runners make of it, and vLLM's settings: ``enable_eplb``, and of ``eplb_config``
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ascend_ops_core.errors import InvalidInputError
 from torch import nn
 from vllm.config import ParallelConfig
-from vllm.distributed.parallel_state import get_eplb_group
+from vllm.distributed.parallel_state import GroupCoordinator, get_eplb_group
 
 from ascend_fused_moe.eplb import EplbBalancer, ProcessExchange
+from ascend_fused_moe.eplb.exchange import Parcel
 from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
 
 __all__ = ["VllmEplb", "balance_experts"]
 
 _logger = logging.getLogger(__name__)
+
+
+class VllmExchange(ProcessExchange):
+    """vLLM's expert-parallel group, whose weights travel as the platform's communicator says.
+
+    Args:
+        group: the group.
+    """
+
+    def __init__(self, group: GroupCoordinator) -> None:
+        super().__init__(group.device_group, group.cpu_group)
+        # Those of NPUs have it: torch.distributed knows nothing of simulated ones' memory.
+        self._swap = getattr(group.device_communicator, "swap", super().swap)
+
+    def swap(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
+        """See :class:`ascend_fused_moe.eplb.exchange.Exchange`."""
+        self._swap(sends, receives)
 
 
 class VllmEplb:
@@ -86,7 +104,7 @@ def balance_experts(models: Iterable[nn.Module], config: ParallelConfig) -> Vllm
         _logger.info("Experts are rebalanced between two steps, whatever use_async says.")
     balancer = EplbBalancer(
         layers,
-        ProcessExchange(group.device_group, group.cpu_group),
+        VllmExchange(group),
         window=settings.window_size,
         interval=settings.step_interval,
         device=layers[0].w13.device,

@@ -64,6 +64,14 @@ def plan(
             "parallel): a divisor of tp. Not for DeepSeek-V4.",
         ),
     ] = 1,
+    redundant_experts: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Replicas of routed experts in each layer, balanced by load: the engine's "
+            "num_redundant_experts. Default: not balanced.",
+        ),
+    ] = None,
     max_model_len: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens of a request, prompt and answer. Default: the model's."),
@@ -177,7 +185,7 @@ def plan(
     try:
         request = PlanRequest(
             device=device,
-            layout=_layout(cards, tp, dp, ep, dcp),
+            layout=_layout(cards, tp, dp, ep, dcp, redundant_experts),
             max_model_len=max_model_len,
             concurrency=concurrency,
             dtype=dtype,
@@ -213,7 +221,9 @@ def plan(
     raise typer.Exit(0 if made.fits else 1)
 
 
-def _layout(cards: int | None, tp: int | None, dp: int, ep: int, dcp: int) -> Layout:
+def _layout(
+    cards: int | None, tp: int | None, dp: int, ep: int, dcp: int, redundant: int | None
+) -> Layout:
     from ascend_ops_core.errors import InvalidInputError
 
     from ascend_vllm_plugin.planning.weights import Layout
@@ -225,7 +235,7 @@ def _layout(cards: int | None, tp: int | None, dp: int, ep: int, dcp: int) -> La
                 f"cards={total}", f"dp={dp} replicas cannot share them evenly", "Change one."
             )
         tp = total // dp
-    layout = Layout(tp, dp, ep, dcp)
+    layout = Layout(tp, dp, ep, dcp, redundant)
     if cards is not None and layout.cards != cards:
         raise InvalidInputError(
             f"cards={cards}", f"tp={tp} x dp={dp} makes {layout.cards}", "Change one of them."

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from ascend_fused_moe.eplb.exchange import Parcel, swap_parcels
 from vllm.distributed.device_communicators.all2all import AgRsAll2AllManager
 from vllm.distributed.device_communicators.base_device_communicator import DeviceCommunicatorBase
 
@@ -33,6 +34,15 @@ class HCCLCommunicator(_NPUCommunicator):
             parts: the same shape, contiguous.
         """
         torch.distributed.all_to_all_single(received, parts, group=self.device_group)
+
+    def swap(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
+        """Send tensors to ranks and fill others with what ranks send, all at once.
+
+        Args:
+            sends: rank of this group, and a contiguous tensor to send to it.
+            receives: rank, and a contiguous tensor to fill; between two ranks in the order sent.
+        """
+        swap_parcels(self.device_group, sends, receives)
 
 
 class SimulatedCommunicator(_NPUCommunicator):
@@ -69,6 +79,20 @@ class SimulatedCommunicator(_NPUCommunicator):
             [parts],
             [received],
         )
+
+    def swap(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
+        """See :meth:`HCCLCommunicator.swap`."""
+        going, coming = [rank for rank, _ in sends], [rank for rank, _ in receives]
+
+        def call(*tensors: torch.Tensor) -> None:
+            first = len(going)
+            swap_parcels(
+                self.device_group,
+                list(zip(going, tensors[:first], strict=True)),
+                list(zip(coming, tensors[first:], strict=True)),
+            )
+
+        _record("swap", call, [one for _, one in sends], [one for _, one in receives])
 
     def gather(self, input_: torch.Tensor, dst: int = 0, dim: int = -1) -> torch.Tensor | None:
         """All ranks' tensors along ``dim`` on rank ``dst``; None elsewhere."""

@@ -94,6 +94,18 @@ def attention_bytes(worker: Any) -> int:
     return tables + shared + max(working, default=0)
 
 
+def rebalance_bytes(worker: Any) -> int:
+    """Bytes that it takes to replace all experts of a layer: as they are to be and as they were.
+
+    Args:
+        worker: the worker, its model loaded; 0 where experts are not balanced.
+    """
+    if not worker.parallel_config.enable_eplb:
+        return 0
+    layers = worker.model_runner.eplb_state.balancer.layers
+    return 2 * max(sum(one.nbytes for one in layer.parameters()) for layer in layers)
+
+
 def describe(found: Mapping[str, int]) -> str:
     """The figures for a log, sizes in MiB."""
     counts = ("captured", "num_blocks")

@@ -83,14 +83,16 @@ class NPUWorker(Worker):
     def determine_available_memory(self) -> int:
         """Bytes for the caches: vLLM's figure, less what it does not measure here.
 
-        That is what graphs take, as on CUDA, and what attention takes in the largest step.
+        That is what graphs take, as on CUDA, what attention takes in the largest step, and what
+        moving experts takes beyond a step's activations.
         """
         available = int(super().determine_available_memory())
         if self.cache_config.kv_cache_memory_bytes:
             return available
         self.attention_bytes = memory.attention_bytes(self)
-        self.available_kv_cache_memory_bytes -= self.attention_bytes
-        available -= self.attention_bytes
+        moving = max(0, memory.rebalance_bytes(self) - self.peak_activation_memory)
+        self.available_kv_cache_memory_bytes -= self.attention_bytes + moving
+        available -= self.attention_bytes + moving
         mode = self.vllm_config.compilation_config.cudagraph_mode
         if not mode or not envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS:
             return available

@@ -131,7 +131,7 @@ def _enough_cards(plan: Plan) -> Layout | None:
             if wider[0] > max(tensor, groups):
                 continue
             experts = wider[0] * wider[1] if shared else 1
-            candidate = Layout(*wider, experts, layout.context)
+            candidate = Layout(*wider, experts, layout.context, layout.redundant)
             trial = _try(plan, replace(plan.request, layout=candidate))
             if trial is not None and trial.fits:
                 return candidate

@@ -75,7 +75,7 @@ def needed_hccl(spec: ModelSpec, layout: Layout, itemsize: int, step: Step) -> E
         return Estimate(reduce, ALL_REDUCE_SOURCE)
     row = _align(2 * spec.hidden_size, 512)
     packet = _align(_align(2 * spec.hidden_size, 32) + 64, 512)
-    experts = -(-spec.n_routed_experts // layout.expert)
+    experts = layout.experts_held(spec.n_routed_experts)
     tokens = -(-step.decode_tokens // layout.tensor)
     exchange = 2 * (
         experts * tokens * layout.expert * packet

@@ -12,6 +12,7 @@ from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
 from ascend_vllm_plugin.planning import estimates, step_memory
+from ascend_vllm_plugin.planning.balancing import balancing, check_balancing
 from ascend_vllm_plugin.planning.block_pool import BlockPool, LayerCache, Load, caches_of, pool_of
 from ascend_vllm_plugin.planning.estimates import Estimate
 from ascend_vllm_plugin.planning.models import check_block_size, has_int8_latents
@@ -79,6 +80,7 @@ class Plan:
         buffers: what the runner keeps for the largest step.
         graphs: estimate.
         hccl: estimate.
+        balancing: of experts by load.
         block_tables: made after the caches.
         attention: of the largest step, which vLLM does not measure.
         needed_hccl: buffer that the layout asks for.
@@ -100,6 +102,7 @@ class Plan:
     buffers: Estimate
     graphs: Estimate
     hccl: Estimate
+    balancing: Estimate
     block_tables: Estimate
     attention: Estimate
     needed_hccl: Estimate
@@ -116,7 +119,7 @@ class Plan:
     @property
     def fixed_bytes(self) -> int:
         """Everything but the caches."""
-        others = (self.activations, self.buffers, self.graphs, self.hccl)
+        others = (self.activations, self.buffers, self.graphs, self.hccl, self.balancing)
         fixed = sum(self.weights.values()) + self.rotary_bytes
         fixed += sum(part.bytes for part in others)
         return fixed + self.block_tables.bytes + self.attention.bytes
@@ -212,6 +215,7 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
     layout, step = request.layout, request.step
     # Before the projection is chosen, since its error names the numbers of cards that would do.
     check_layout(spec, layout)
+    check_balancing(spec, layout)
     projection = planned_projection(
         spec, layout, request.device, dtype, request.o_proj, request.o_proj_tensor_parallel_size
     )
@@ -219,6 +223,18 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
     shape = Shape(spec, layout, dtype.itemsize, draft)
     pool = pool_of(caches, draft=draft, context_ranks=layout.context)
     graphs, tables, attention = _of_context(shape, pool, request, length)
+    weights = weights_by_part(
+        spec,
+        layout,
+        dtype,
+        weight_format,
+        draft=draft,
+        draft_owns=source.stored,
+        resolver=resolver,
+        projection=None if projection is None else projection.part,
+        projection_quantised=projection is not None and projection.variant.quantised,
+    )
+    activations = step_memory.activations(shape, step)
     plan = Plan(
         source=source,
         request=request,
@@ -226,19 +242,9 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         dtype=dtype,
         weight_format=weight_format,
         memory_bytes=_memory(request),
-        weights=weights_by_part(
-            spec,
-            layout,
-            dtype,
-            weight_format,
-            draft=draft,
-            draft_owns=source.stored,
-            resolver=resolver,
-            projection=None if projection is None else projection.part,
-            projection_quantised=projection is not None and projection.variant.quantised,
-        ),
+        weights=weights,
         rotary_bytes=rotary_bytes(spec, length, draft=draft),
-        activations=step_memory.activations(shape, step),
+        activations=activations,
         buffers=step_memory.buffers(
             shape,
             step,
@@ -249,6 +255,9 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         ),
         graphs=graphs,
         hccl=_hccl(request, projection.ranks if projection and projection.own_group else 1),
+        balancing=balancing(
+            spec, layout, weights.get("routed experts", 0), activations.bytes, draft=draft
+        ),
         block_tables=tables,
         attention=attention,
         needed_hccl=_needed_hccl(source, request, dtype),

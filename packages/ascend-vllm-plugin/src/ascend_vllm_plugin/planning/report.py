@@ -49,6 +49,7 @@ def _segments(plan: Plan) -> Iterator[Segment]:
     yield Segment("step buffers", plan.buffers.bytes, "estimate", plan.buffers.how)
     yield Segment("graphs", plan.graphs.bytes, "estimate", plan.graphs.how)
     yield Segment("HCCL buffers", plan.hccl.bytes, "estimate", plan.hccl.how)
+    yield Segment("load balancing", plan.balancing.bytes, "estimate", plan.balancing.how)
     yield Segment("block tables", plan.block_tables.bytes, "estimate", plan.block_tables.how)
     yield Segment("attention of a step", plan.attention.bytes, "estimate", plan.attention.how)
     how = f"{COMPUTED} as vLLM 0.27.1 allocates them"
@@ -82,6 +83,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "data_parallel": layout.data,
             "expert_parallel": layout.expert,
             "decode_context_parallel": layout.context,
+            "redundant_experts": layout.redundant,
             "max_model_len": plan.max_model_len,
             "concurrency": request.concurrency,
             "max_num_batched_tokens": request.max_num_batched_tokens,
@@ -176,9 +178,11 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
         f"{escape(str(plan.source.path))}: {parameters(plan.source.spec) / 1e9:.1f} billion "
         f"parameters{stored}, {_short(plan.dtype)}, weights as {plan.weight_format}"
     )
+    replicas = "" if layout.redundant is None else f" with {layout.redundant} replicas"
     yield (
         f"{layout.cards} x {request.device}: tensor {layout.tensor}, data {layout.data}, expert "
-        f"{layout.expert}, context {layout.context}, output projection {_projection(plan)}; "
+        f"{layout.expert}{replicas}, context {layout.context}, output projection "
+        f"{_projection(plan)}; "
         f"{request.concurrency} request(s) of {plan.max_model_len} tokens\n"
     )
     yield _memory_table(plan)

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import torch
 from ascend_attention.layers.output_projection import ProjectionPart
+from ascend_fused_moe.eplb import initial_placement
 from ascend_models_deepseek.deepseek_v4.weights import TensorRule
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import QuantizationResolver
@@ -95,12 +96,15 @@ class Layout:
             replica holds a slice of every expert.
         context: cards out of those that split a layer that share the caches of a context out among
             themselves (decode context parallelism).
+        redundant: replicas of routed experts in each layer, which are balanced by load; None for
+            no balancing.
     """
 
     tensor: int = 1
     data: int = 1
     expert: int = 1
     context: int = 1
+    redundant: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -123,6 +127,22 @@ class Layout:
                 f"vLLM shares experts out over all tp x dp = {self.cards} cards, or not at all",
                 f"Use ep=1 or ep={self.cards}.",
             )
+        if self.redundant is not None and (self.redundant < 0 or self.expert == 1):
+            raise InvalidInputError(
+                f"redundant_experts={self.redundant} with ep={self.expert}",
+                "cards that share the experts out have at least 0 replicas of them",
+                "Give ep = tp x dp, on more than one card, or leave redundant_experts unset.",
+            )
+
+    def experts_held(self, experts: int) -> int:
+        """Routed experts of a layer on the fullest card, replicas included.
+
+        Raises:
+            InvalidInputError: more replicas than cards, each of which holds an expert once, take.
+        """
+        if self.expert == 1:
+            return experts
+        return initial_placement(experts, self.expert, self.redundant or 0).capacity
 
     @property
     def cards(self) -> int:
@@ -334,7 +354,7 @@ def _shard(
             "Lower it.",
         )
     shard = with_whole_experts(whole, inter, shared // layout.tensor, vocabulary)
-    return shard, _ceil(spec.n_routed_experts, layout.expert)
+    return shard, layout.experts_held(spec.n_routed_experts)
 
 
 def _vocabulary_rows(spec: ModelSpec, layout: Layout) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from ascend_fused_moe.eplb import initial_placement
 from ascend_models_deepseek.testing import (
     MXFP8_OVER_BFLOAT16,
     SPECS,
@@ -35,6 +36,7 @@ pytestmark = pytest.mark.engine_npu
 PROGRAM = Path(__file__).parent / "variants.py"
 RANKS = 2
 COUNT = 8
+REDUNDANT = 3
 TIMEOUT_S = 400
 GRAPH_SIZES = [3, 6]
 SETTINGS: dict[str, Any] = {
@@ -67,6 +69,13 @@ RUNS: dict[str, dict[str, Any]] = {
         "settings": {
             "data_parallel_size": 2,
             "enable_expert_parallel": True,
+            # The first rebalance follows the first step, so graphs are replayed between others.
+            "enable_eplb": True,
+            "eplb_config": {
+                "num_redundant_experts": REDUNDANT,
+                "window_size": 3,
+                "step_interval": 3,
+            },
             "additional_config": {"o_proj_tensor_parallel_size": 2},
         },
     },
@@ -138,11 +147,26 @@ def test_greedy_tokens_are_those_of_transformers(name: str, folder: Path) -> Non
         for ids, tokens in zip(run["prompts"][replica], result["tokens"], strict=True):
             assert tokens == oracle.greedy(ids, COUNT).tokens
         assert result["layer"] == name
-        assert result["experts"] == -(-run["spec"].n_routed_experts // RANKS)
+        redundant = REDUNDANT if "enable_eplb" in run["settings"] else 0
+        assert result["experts"] == -(-(run["spec"].n_routed_experts + redundant) // RANKS)
         assert result["graphs"] == GRAPH_SIZES
         assert result["buffers"] == ["o_proj_send", "o_proj_received"]
     # A replica without requests takes part in every replay of the other.
     assert found[0]["replays"] == found[1]["replays"] >= 3
+
+
+def test_experts_were_moved_between_replays(folder: Path) -> None:
+    """Those of the draft too; every one is still there, and the ranks agree."""
+    found = [json.loads((folder / f"result.{rank}.json").read_text())[0] for rank in range(RANKS)]
+    experts = RUNS["ExchangedOutputProjection"]["spec"].n_routed_experts
+    start = initial_placement(experts, RANKS, REDUNDANT).physical_to_logical
+    tables = found[0]["placements"]
+    assert tables == found[1]["placements"]
+    assert len(tables) == len(SMALL.compress_ratios) + 1
+    assert all(len(one) == experts + REDUNDANT for one in tables)
+    assert all(set(one) == set(range(experts)) for one in tables)
+    assert any(tuple(one) != start for one in tables)
+    assert found[0]["failure"] == found[1]["failure"] == ""
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -154,7 +178,7 @@ def test_a_rank_loads_what_was_planned(name: str, folder: Path) -> None:
     exchange = settings.get("additional_config", {}).get("o_proj_tensor_parallel_size", 1)
     request = PlanRequest(
         "A3",
-        Layout(tensor, data, RANKS),
+        Layout(tensor, data, RANKS, redundant=REDUNDANT if "enable_eplb" in settings else None),
         max_model_len=256,
         dtype="float32",
         memory_bytes=64 * 1024**3,

@@ -3,8 +3,8 @@
 Usage: variants.py ARGUMENTS.json RANK, where the arguments hold a list of `runs`, each with
 `settings` (of `vllm.LLM`), `port`, `prompts` (of each data-parallel replica, by its rank) and
 `count`. Writes `result.RANK.json` beside the arguments: for each run the tokens, the sizes of the
-graphs, how many replays there were, the experts of a layer, the names of the static buffers, and
-the worker's figures of its memory.
+graphs, how many replays there were, the experts of a layer, the names of the static buffers, the
+worker's figures of its memory, and of balanced experts where they lie and the last round's failure.
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ def _generated(run: dict[str, Any], rank: int) -> dict[str, Any]:
         ],
         "memory": worker.memory_figures(),
     }
+    if settings.get("enable_eplb"):
+        balancer = runner.eplb_state.balancer
+        result["failure"] = balancer.last.failure
+        result["placements"] = [one.maps.placement.physical_to_logical for one in balancer.layers]
+        del balancer
     del llm, worker, runner, model
     gc.collect()
     cleanup_dist_env_and_memory()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, exp_f32, narrow, widen
+from ascend_ops_core.cpu_tiles import aligned_rows, tiled_product
 from numba import njit, prange
 
 from ascend_attention.ops.token_indexer import owners
@@ -73,58 +74,50 @@ def _flat(cache: torch.Tensor) -> tuple[Any, int, int]:
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _logits(q, rows, count, weights, more):  # type: ignore[no-untyped-def]
-    """Dot products of one head with rows; added to ``weights`` where ``more``."""
-    width = q.shape[0]
+def _weighted_by_four(weights, h, rows, count, sums):  # type: ignore[no-untyped-def]
+    """Sums of rows for four heads from ``h`` on, which share each pass over four rows."""
+    s0, s1, s2, s3 = sums[h], sums[h + 1], sums[h + 2], sums[h + 3]
+    w0, w1, w2, w3 = weights[h], weights[h + 1], weights[h + 2], weights[h + 3]
+    width = s0.shape[0]
     r = 0
-    # Four rows share each pass over the query.
     while r + 4 <= count:
         r0, r1, r2, r3 = rows[r], rows[r + 1], rows[r + 2], rows[r + 3]
-        a0 = np.float32(0)
-        a1 = np.float32(0)
-        a2 = np.float32(0)
-        a3 = np.float32(0)
+        a0, a1, a2, a3 = w0[r], w0[r + 1], w0[r + 2], w0[r + 3]
+        b0, b1, b2, b3 = w1[r], w1[r + 1], w1[r + 2], w1[r + 3]
+        c0, c1, c2, c3 = w2[r], w2[r + 1], w2[r + 2], w2[r + 3]
+        d0, d1, d2, d3 = w3[r], w3[r + 1], w3[r + 2], w3[r + 3]
         for d in range(width):
-            v = q[d]
-            a0 += v * r0[d]
-            a1 += v * r1[d]
-            a2 += v * r2[d]
-            a3 += v * r3[d]
-        if more:
-            a0 += weights[r]
-            a1 += weights[r + 1]
-            a2 += weights[r + 2]
-            a3 += weights[r + 3]
-        weights[r] = a0
-        weights[r + 1] = a1
-        weights[r + 2] = a2
-        weights[r + 3] = a3
+            v0, v1, v2, v3 = r0[d], r1[d], r2[d], r3[d]
+            s0[d] += a0 * v0 + a1 * v1 + a2 * v2 + a3 * v3
+            s1[d] += b0 * v0 + b1 * v1 + b2 * v2 + b3 * v3
+            s2[d] += c0 * v0 + c1 * v1 + c2 * v2 + c3 * v3
+            s3[d] += d0 * v0 + d1 * v1 + d2 * v2 + d3 * v3
         r += 4
     while r < count:
         row = rows[r]
-        a0 = weights[r] if more else np.float32(0)
         for d in range(width):
-            a0 += q[d] * row[d]
-        weights[r] = a0
+            s0[d] += w0[r] * row[d]
+            s1[d] += w1[r] * row[d]
+            s2[d] += w2[r] * row[d]
+            s3[d] += w3[r] * row[d]
         r += 1
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _weighted(weights, rows, count, acc):  # type: ignore[no-untyped-def]
-    """Sum of rows, each times its weight."""
+def _weighted(weights, h, rows, count, sums):  # type: ignore[no-untyped-def]
+    """The same for one head."""
+    acc, of = sums[h], weights[h]
     width = acc.shape[0]
-    for d in range(width):
-        acc[d] = np.float32(0)
     r = 0
     while r + 4 <= count:
         r0, r1, r2, r3 = rows[r], rows[r + 1], rows[r + 2], rows[r + 3]
-        w0, w1, w2, w3 = weights[r], weights[r + 1], weights[r + 2], weights[r + 3]
+        w0, w1, w2, w3 = of[r], of[r + 1], of[r + 2], of[r + 3]
         for d in range(width):
             acc[d] += w0 * r0[d] + w1 * r1[d] + w2 * r2[d] + w3 * r3[d]
         r += 4
     while r < count:
         row = rows[r]
-        w0 = weights[r]
+        w0 = of[r]
         for d in range(width):
             acc[d] += w0 * row[d]
         r += 1
@@ -160,33 +153,42 @@ def _attend(  # type: ignore[no-untyped-def]
         if seen[t] > 0:
             while count < places and selected[t, count] >= 0:
                 count += 1
-        rows = np.empty((count, width), dtype=np.float32)
-        rope_rows = np.empty((count, turned), dtype=np.float32)
+        rows = np.empty((count, width + turned), dtype=np.float32)
         for r in range(count):
             s = selected[t, r]
             column = s // page
             block = np.int64(table[request[t], column])
             start = block * over_blocks + (s - column * page) * over_rows
             source = flat[start : start + width]
+            row = rows[r]
             for d in range(width):
-                rows[r, d] = widen(source[d])
+                row[d] = widen(source[d])
             start = block * rope_over_blocks + (s - column * page) * rope_over_rows
             source = rope_flat[start : start + turned]
             for d in range(turned):
-                rope_rows[r, d] = widen(source[d])
-        weights = np.empty(count, dtype=np.float32)
-        wide = np.empty(width, dtype=np.float32)
-        wide_rope = np.empty(turned, dtype=np.float32)
-        acc = np.zeros(width, dtype=np.float32)
-        for h in range(part * heads // parts, (part + 1) * heads // parts):
-            if count > 0:
-                for d in range(width):
-                    wide[d] = widen(latent[t, h, d])
-                for d in range(turned):
-                    wide_rope[d] = widen(rope[t, h, d])
-                _logits(wide, rows, count, weights, False)
-                _logits(wide_rope, rope_rows, count, weights, True)
-                _softmax(weights, count, scale)
-                _weighted(weights, rows, count, acc)
+                row[width + d] = widen(source[d])
+        first = part * heads // parts
+        held = (part + 1) * heads // parts - first
+        query = aligned_rows(held, width + turned)
+        for h in range(held):
+            one = query[h]
             for d in range(width):
-                out[t, h, d] = narrow(out, acc[d])
+                one[d] = widen(latent[t, first + h, d])
+            for d in range(turned):
+                one[width + d] = widen(rope[t, first + h, d])
+        weights = np.empty((held, count), dtype=np.float32)
+        sums = np.zeros((held, width), dtype=np.float32)
+        if count > 0:
+            tiled_product(query, 0, held, rows, 0, count, weights, 0)
+            for h in range(held):
+                _softmax(weights[h], count, scale)
+            h = 0
+            while h + 4 <= held:
+                _weighted_by_four(weights, h, rows, count, sums)
+                h += 4
+            while h < held:
+                _weighted(weights, h, rows, count, sums)
+                h += 1
+        for h in range(held):
+            for d in range(width):
+                out[t, first + h, d] = narrow(out, sums[h, d])

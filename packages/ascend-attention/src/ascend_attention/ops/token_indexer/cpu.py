@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import torch
 from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, widen
+from ascend_ops_core.cpu_products import widen_rows
+from ascend_ops_core.cpu_tiles import aligned_rows, tiled_product
 from numba import njit, prange
 
-from ascend_attention.ops.indexer.cpu import key_score
 from ascend_attention.ops.indexer.cpu import supports as supports
 from ascend_attention.ops.token_indexer.batch import owners
+
+# Keys that one task scores.
+_CHUNK = 64
 
 
 def select_tokens(
@@ -66,12 +70,53 @@ def _sift(scores, tokens, root, count):  # type: ignore[no-untyped-def]
         root = child
 
 
+@njit(fastmath=FASTMATH, cache=True)
+def _score(query, weights, flat, over_blocks, over_rows, rows, blocks, first, last, scores):  # type: ignore[no-untyped-def]
+    """Fill ``scores[first:last]`` with those of one query ``[H, D]`` for a request's keys."""
+    heads, width = query.shape
+    wide = aligned_rows(heads, width)
+    widen_rows(query, wide)
+    keys = np.empty((last - first, width), dtype=np.float32)
+    for s in range(first, last):
+        column = s // rows
+        start = np.int64(blocks[column]) * over_blocks + (s - column * rows) * over_rows
+        source = flat[start : start + width]
+        key = keys[s - first]
+        for d in range(width):
+            key[d] = widen(source[d])
+    dots = np.empty((heads, last - first), dtype=np.float32)
+    tiled_product(wide, 0, heads, keys, 0, last - first, dots, 0)
+    for r in range(last - first):
+        score = np.float32(0)
+        for h in range(heads):
+            # NaN is no number that is at most 0.
+            if not dots[h, r] <= np.float32(0):
+                score += weights[h] * dots[h, r]
+        scores[first + r] = score
+
+
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def _select(  # type: ignore[no-untyped-def]
     query, weights, flat, over_blocks, over_rows, rows, table, request, seen_by, out
 ):
-    queries, heads, width = query.shape
+    queries = query.shape[0]
     top_k = out.shape[1]
+    longest = 0
+    for t in range(queries):
+        if seen_by[t] > top_k:
+            longest = max(longest, seen_by[t])
+    # Of one long context several threads score a part each.
+    chunks = (longest + _CHUNK - 1) // _CHUNK
+    scores = np.empty((queries, longest), dtype=np.float32)
+    for task in prange(queries * chunks):
+        t = task // chunks
+        first = (task - t * chunks) * _CHUNK
+        last = min(seen_by[t], first + _CHUNK)
+        if seen_by[t] > top_k and first < last:
+            _score(
+                query[t], weights[t], flat, over_blocks, over_rows, rows, table[request[t]], first,
+                last, scores[t],
+            )  # fmt: skip
     for t in prange(queries):
         chosen = out[t]
         seen = seen_by[t]
@@ -81,22 +126,12 @@ def _select(  # type: ignore[no-untyped-def]
         for s in range(kept, top_k):
             chosen[s] = -1
         if seen > top_k:
-            wide_query = np.empty((heads, width), dtype=np.float32)
-            for h in range(heads):
-                for d in range(width):
-                    wide_query[h, d] = widen(query[t, h, d])
-            wide_key = np.empty(width, dtype=np.float32)
-            best = np.empty(top_k, dtype=np.float32)
-            for s in range(seen):
-                column = s // rows
-                start = table[request[t], column] * over_blocks + (s - column * rows) * over_rows
-                score = key_score(wide_query, weights[t], flat, start, wide_key)
-                if s < top_k:
-                    best[s] = score
-                    if s == top_k - 1:
-                        for root in range(top_k // 2 - 1, -1, -1):
-                            _sift(best, chosen, root, top_k)
-                elif score > best[0]:
+            best = scores[t, :top_k].copy()
+            for root in range(top_k // 2 - 1, -1, -1):
+                _sift(best, chosen, root, top_k)
+            for s in range(top_k, seen):
+                score = scores[t, s]
+                if score > best[0]:
                     best[0] = score
                     chosen[0] = s
                     _sift(best, chosen, 0, top_k)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import torch
 from ascend_ops_core.errors import InvalidInputError
+from vllm.model_executor.layers.fused_moe.modular_kernel import FusedMoEPrepareAndFinalizeModular
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
     UnquantizedFusedMoEMethod,
 )
+
+from ascend_fused_moe.vllm.fused_moe.lora import AscendLoRAExperts
 
 __all__ = ["AscendUnquantizedFusedMoEMethod"]
 
@@ -22,6 +25,12 @@ class AscendUnquantizedFusedMoEMethod(UnquantizedFusedMoEMethod):
 
     def process_weights_after_loading(self, layer: RoutedExperts) -> None:
         """Keep the weights as the checkpoint has them, ``[E, 2I, H]`` and ``[E, H, I]``."""
+
+    def select_gemm_impl(
+        self, prepare_finalize: FusedMoEPrepareAndFinalizeModular, layer: RoutedExperts
+    ) -> AscendLoRAExperts:
+        """What vLLM gives the adapters of a layer to, which it asks of a method for LoRA alone."""
+        return AscendLoRAExperts(self.moe, self.get_fused_moe_quant_config(layer))
 
     def apply(
         self, layer: RoutedExperts, x: torch.Tensor, *args: object, **kwargs: object

@@ -17,9 +17,11 @@ from ascend_fused_moe.communication import CommLayer, MoECommMethods, MoECommTyp
 from ascend_fused_moe.expert_partition import ExpertPartition
 from ascend_fused_moe.experts_mlp import StackedExpertsMlp
 from ascend_fused_moe.group_list import GroupList
-from ascend_fused_moe.mlp.lora import RowsLoRA
+from ascend_fused_moe.mlp import Activation, MoEWeights, build_mlp_compute_input, unified_apply_mlp
+from ascend_fused_moe.mlp.lora import MoELoRAContext, RowsLoRA
 from ascend_fused_moe.pipeline import MoERouterInput, MoETokenDispatchInput
 from ascend_fused_moe.vllm.fused_moe.groups import groups_of_vllm, tokens_of_step
+from ascend_fused_moe.vllm.fused_moe.lora import AscendLoRAExperts
 from ascend_fused_moe.vllm.fused_moe.method import AscendUnquantizedFusedMoEMethod
 from ascend_fused_moe.vllm.fused_moe.routers import router_of_vllm
 
@@ -61,11 +63,16 @@ class AscendFusedMoERunner(MoERunner):
             sharing=self.groups.tp.world_size,
             facts=current_facts() if on_npu else None,
             captured=not self._eager,
-            forced=MoECommType.ALLGATHER if config.skip_final_all_reduce else None,
+            forced=MoECommType.ALLGATHER if self._by_all_gather else None,
         )
         return MoECommMethods(
             layer, self.groups, self.partition, sequence_parallel=config.is_sequence_parallel
         )
+
+    @property
+    def _by_all_gather(self) -> bool:
+        # MC2 carries no adapters, and a rank may not know that another's tokens have some.
+        return bool(self.moe_config.skip_final_all_reduce or self.moe_config.is_lora_enabled)
 
     @property
     def _fused_output_is_reduced(self) -> bool:
@@ -81,13 +88,25 @@ class AscendFusedMoERunner(MoERunner):
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         if self.gate is not None:
             router_logits, _ = self.gate(hidden_states)
-        routed = self._routed(MoERouterInput(hidden_states, router_logits, input_ids))
+        lora = self._lora(hidden_states.shape[0])
+        adapters = None if lora is None else lora.token_lora_mapping
+        given = MoERouterInput(hidden_states, router_logits, input_ids, adapters=adapters)
+        routed = self._routed(given, lora)
         if self._shared_experts is None:
             return routed
         self._maybe_apply_shared_experts(shared_experts_input, SharedExpertsOrder.NO_OVERLAP)
         return self._shared_experts.output, routed
 
-    def _routed(self, given: MoERouterInput) -> torch.Tensor:
+    def _lora(self, rows: int) -> MoELoRAContext | None:
+        kernel = self.routed_experts.quant_method.moe_kernel
+        experts = None if kernel is None else kernel.fused_experts
+        lora = experts.context(rows) if isinstance(experts, AscendLoRAExperts) else None
+        if lora is None or self.groups.dp.world_size > 1 or not lora.token_lora_mapping.is_cpu:
+            return lora
+        # Looking costs nothing on a CPU, and replicas would have to agree.
+        return lora if bool((lora.token_lora_mapping >= 0).any()) else None
+
+    def _routed(self, given: MoERouterInput, lora: MoELoRAContext | None) -> torch.Tensor:
         shared_out = self.moe_config.is_sequence_parallel
         tokens = tokens_of_step(given.hidden_states, self.groups, shared_out)
         method = self._methods.for_tokens(max(tokens))
@@ -100,9 +119,10 @@ class AscendFusedMoERunner(MoERunner):
             weights,
             self.partition.to_physical(ids),
             rows.active,
+            rows.adapters,
             complete=rows.active is None,
         )
-        result = method.fused_experts(dispatched, self._mlp)
+        result = method.fused_experts(dispatched, self._mlp, lora)
         routed = method.finalize(result.routed_out, prepared)
         if self._fused_output_is_reduced and not method.output_is_reduced:
             routed = self.groups.tp.all_reduce(routed)
@@ -126,8 +146,14 @@ class AscendFusedMoERunner(MoERunner):
         experts = self.routed_experts
         limit = self.moe_config.swiglu_limit
         # Looked up at every call, since loading replaces parameters.
-        mlp = StackedExpertsMlp(experts.w13_weight, experts.w2_weight, limit)
-        return mlp(rows, group_list, lora)
+        w13, w2 = experts.w13_weight, experts.w2_weight
+        if lora is None:
+            return StackedExpertsMlp(w13, w2, limit)(rows, group_list)
+        return unified_apply_mlp(
+            build_mlp_compute_input(
+                rows, group_list, MoEWeights(w13, w2), activation=Activation(limit=limit), lora=lora
+            )
+        )
 
     def _check(self) -> None:
         config, experts = self.moe_config, self.routed_experts
