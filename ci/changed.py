@@ -41,7 +41,7 @@ BENCHMARKS = ("benchmarks/*",)
 WHOLE_STACK = ("engine", "engine-npu", "serve")
 
 # Packages that declare operators; docs/ops.md is made from what these sessions record.
-OPERATOR_PACKAGES = ("ascend-ops-core", "ascend-fused-moe", "ascend-attention")
+OPERATOR_PACKAGES = ("ascend-ops-core", "ascend-fused-moe", "ascend-attention", "ascend-specdec")
 PROOFS = ("interpreter", "contract", "sim", "compile")
 
 

@@ -74,7 +74,11 @@ def compiler() -> Environment:
 
     triton-ascend takes the place of stock Triton, on which torch depends: that is left out.
     """
-    kernel_packages = [one for one in packages().values() if "cpu" not in one.extras]  # no vLLM
+    kernel_packages = [
+        one
+        for one in packages().values()
+        if (one.directory / "src" / one.import_name / "ops").is_dir()
+    ]
     chosen = [part for one in kernel_packages for part in ("--package", one.name)]
     extras = ("--extra", "compile", "--extra", "test", "--no-emit-package", "triton")
     pins = export(*chosen, *extras)

@@ -22,7 +22,7 @@ from tools.workspace import ROOT
 
 PAGE = ROOT / "docs" / "ops.md"
 RECORDS = ROOT / ".cache" / "proofs"
-NAMESPACES = ("ascend_ops_core", "ascend_fused_moe", "ascend_attention")
+NAMESPACES = ("ascend_ops_core", "ascend_fused_moe", "ascend_attention", "ascend_specdec")
 
 _HEAD = """# Operators and their proofs
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import Any
 
 import pytest
 import torch
-from ascend_ops_core import InvalidInputError
-from ascend_vllm_plugin.compat.kernels import REPLACED, Kernel, draft, rejection, slot_mapping
+from ascend_vllm_plugin.compat.kernels import REPLACED, Kernel, draft, slot_mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,119 +16,6 @@ COUNTS = st.lists(st.integers(0, 4), min_size=1, max_size=6)
 
 def cumulative(counts: list[int]) -> torch.Tensor:
     return torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32)
-
-
-def tokens_of(counts: list[int], values: torch.Tensor) -> list[list[Any]]:
-    return [part.tolist() for part in values.split(counts)]
-
-
-def verified(
-    counts: list[int], accepted: list[list[bool]], written: list[list[int]], bonus: list[int]
-) -> list[list[int]]:
-    """One row per request: up to the first rejected draft, else all and the bonus token."""
-    rows = []
-    for count, good, tokens, last in zip(counts, accepted, written, bonus, strict=True):
-        row = []
-        for ok, token in zip(good, tokens, strict=True):
-            row.append(token)
-            if not ok:
-                break
-        else:
-            row.append(last)
-        assert len(row) <= count + 1
-        rows.append(row + [-1] * (max(counts) + 1 - len(row)))
-    return rows
-
-
-@given(counts=COUNTS, seed=st.integers(0, 99), masked=st.booleans())
-def test_greedy_verification(counts: list[int], seed: int, masked: bool) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    drafts = torch.randint(0, 2, (sum(counts),), generator=generator, dtype=torch.int32)
-    argmax = torch.randint(0, 2, (sum(counts),), generator=generator)
-    bonus = torch.arange(len(counts), dtype=torch.int32).add(50).unsqueeze(1)
-    chosen = torch.rand(len(counts), generator=generator) < 0.5 if masked else None
-    output = torch.full((len(counts), max(counts) + 1), -1, dtype=torch.int32)
-    rejection.greedy(output, cumulative(counts), drafts, argmax, bonus, chosen, max(counts))
-    expected = verified(
-        counts,
-        tokens_of(counts, drafts == argmax),
-        tokens_of(counts, argmax),
-        bonus.flatten().tolist(),
-    )
-    for row, (got, wanted) in enumerate(zip(output.tolist(), expected, strict=True)):
-        used = chosen is None or bool(chosen[row])
-        assert got == (wanted if used else [-1] * len(got))
-
-
-@given(counts=COUNTS, seed=st.integers(0, 99), certain=st.booleans())
-def test_random_verification(counts: list[int], seed: int, certain: bool) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    count, vocab = sum(counts), 5
-    drafts = torch.randint(-1, vocab, (count,), generator=generator, dtype=torch.int32)
-    target = torch.rand(count, vocab, generator=generator)
-    probs = None if certain else torch.rand(count, vocab, generator=generator).round(decimals=1)
-    uniform = torch.rand(count, generator=generator, dtype=torch.float64)
-    recovered = torch.arange(count, dtype=torch.int32) + 100
-    bonus = torch.arange(len(counts), dtype=torch.int32).add(50).unsqueeze(1)
-    is_greedy = torch.rand(len(counts), generator=generator) < 0.3
-    output = torch.full((len(counts), max(counts) + 1), -1, dtype=torch.int32)
-    rejection.random(
-        output, cumulative(counts), drafts, probs, target, bonus, recovered, uniform, is_greedy,
-        max(counts), vocab, None, NO_DRAFT_PROBS=certain,
-    )  # fmt: skip
-    good = []
-    for t, token in enumerate(drafts.tolist()):
-        drafted = 1.0 if probs is None else float(probs[t, token])
-        good.append(
-            token >= 0 and drafted > 0 and float(target[t, token]) / drafted >= float(uniform[t])
-        )
-    written = [d if ok else r for d, r, ok in zip(drafts.tolist(), recovered.tolist(), good)]  # noqa: B905
-    expected = verified(
-        counts,
-        tokens_of(counts, torch.tensor(good, dtype=torch.bool)),
-        tokens_of(counts, torch.tensor(written, dtype=torch.int64)),
-        bonus.flatten().tolist(),
-    )
-    for row, (got, wanted) in enumerate(zip(output.tolist(), expected, strict=True)):
-        assert got == ([-1] * len(got) if is_greedy[row] else wanted)
-
-
-@given(counts=COUNTS, seed=st.integers(0, 99), certain=st.booleans())
-def test_recovered_tokens(counts: list[int], seed: int, certain: bool) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    count, vocab = sum(counts), 7
-    drafts = torch.randint(0, vocab, (count,), generator=generator, dtype=torch.int32)
-    target = torch.rand(count, vocab, generator=generator)
-    probs = None if certain else torch.rand(count, vocab, generator=generator)
-    noise = torch.rand(len(counts), vocab, generator=generator)
-    output = torch.full((count,), -7, dtype=torch.int32)
-    rejection.recover(
-        output, cumulative(counts), drafts, probs, target, noise, vocab, 8192,
-        NO_DRAFT_PROBS=certain, USE_FP64_GUMBEL=False,
-    )  # fmt: skip
-    request = [r for r, n in enumerate(counts) for _ in range(n)]
-    for t in range(count):
-        race = []
-        for v in range(vocab):
-            if probs is None:
-                left = 0.0 if v == int(drafts[t]) else float(target[t, v])
-            else:
-                left = max(float(target[t, v]) - float(probs[t, v]), 0.0)
-            race.append(left * float(noise[request[t], v]))
-        assert race[int(output[t])] == pytest.approx(max(race))
-
-
-@given(counts=COUNTS)
-def test_values_are_spread_over_drafts(counts: list[int]) -> None:
-    values = torch.arange(len(counts), dtype=torch.float32)
-    output = torch.full((sum(counts),), -7.0)
-    rejection.expand(output, values, cumulative(counts), 0, 0.5, MAX_NUM_TOKENS=128)
-    assert output.tolist() == [0.5 if r == 0 else r for r, n in enumerate(counts) for _ in range(n)]
-
-
-def test_synthetic_acceptance_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="synthetic"):
-        rejection.greedy(*[torch.zeros(1)] * 5, None, 1, SYNTHETIC_MODE=True)
 
 
 @given(positions=st.lists(st.integers(0, 31), min_size=1, max_size=5), padding=st.integers(0, 2))

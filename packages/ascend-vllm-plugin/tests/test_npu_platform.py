@@ -42,11 +42,11 @@ def config(
         kernel_config=SimpleNamespace(),
         parallel_config=SimpleNamespace(
             enable_eplb=False,
+            decode_context_parallel_size=1,
             worker_cls="auto",
             disable_custom_all_reduce=False,
             tensor_parallel_size=1,
         ),
-        scheduler_config=SimpleNamespace(async_scheduling=True, max_num_seqs=2000),
         speculative_config=None,
         num_speculative_tokens=0,
     )
@@ -102,7 +102,7 @@ def test_our_worker_and_the_family_s_blocks() -> None:
     assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     given = config()
     given.parallel_config.worker_cls = "another.Worker"
-    given.speculative_config = SimpleNamespace()
+    given.speculative_config = SimpleNamespace(rejection_sample_method="standard")
     AscendNPUPlatform.check_and_update_config(given)
     assert given.parallel_config.worker_cls == "another.Worker"
     assert not given.scheduler_config.async_scheduling

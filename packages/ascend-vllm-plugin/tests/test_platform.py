@@ -27,6 +27,7 @@ def config(*, compressed: bool = True, **cache: Any) -> Any:
         cache_config=SimpleNamespace(enable_prefix_caching=True, **settings),
         scheduler_config=SimpleNamespace(enable_chunked_prefill=True, max_num_batched_tokens=512),
         parallel_config=SimpleNamespace(world_size=2, enable_eplb=False),
+        speculative_config=None,
     )
 
 

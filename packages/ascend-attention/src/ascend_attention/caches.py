@@ -33,6 +33,7 @@ class CacheRole(StrEnum):
     COMPRESSOR_STATE = "state_cache"
     INDEX_STATE = "index_state_cache"
     LATENT = "latent_cache"
+    KEY_VALUE = "attn"
 
 
 @dataclass(frozen=True)

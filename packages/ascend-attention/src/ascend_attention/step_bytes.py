@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from ascend_ops_core.devices import DeviceFacts
 
 from ascend_attention.caches import CacheKind, CacheRole, overlap_of
+from ascend_attention.layers.context_parallel import MOST_ELEMENTS
+from ascend_attention.layers.context_routes import MOST_ROWS
 from ascend_attention.ops.indexer.selection import tokens_at_once
 from ascend_attention.ops.sparse_attention.plan import plan
 
@@ -87,6 +89,39 @@ def layer_bytes(
     if cut.splits > 1:
         gathered += cut.tokens * cut.splits * heads * (width + 2) * _FLOAT32
     return chosen + max(scores, gathered)
+
+
+def context_bytes(
+    step: StepSize,
+    *,
+    ranks: int,
+    heads: int,
+    latent: int,
+    row: int,
+    itemsize: int,
+    prompts: bool = True,
+) -> int:
+    """Bytes that a layer exchanges with the ranks that share its contexts; 0 for one rank.
+
+    Args:
+        step: the largest step.
+        ranks: ranks that share a context.
+        heads: query heads of the rank.
+        latent: values of an attended latent.
+        row: values of a query and of a row of the cache.
+        itemsize: bytes of a value of the model's dtype.
+        prompts: whether the step may have prompts, whose rows are gathered.
+    """
+    if ranks == 1:
+        return 0
+    every = ranks * heads
+    tokens = min(step.tokens, max(1, MOST_ELEMENTS // (every * row)))
+    # Gathered queries and their contiguous parts; results, packed, and received.
+    queries = tokens * every * (2 * row + 3 * latent) * itemsize
+    if not prompts:
+        return queries
+    # As they come, and in order.
+    return queries + 2 * min(MOST_ROWS, step.sequences * step.length) * row * itemsize
 
 
 def block_table_bytes(block_tokens: Iterable[int], step: StepSize) -> int:

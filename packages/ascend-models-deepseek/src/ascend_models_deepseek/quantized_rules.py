@@ -94,9 +94,14 @@ class QuantizedExpertRule(QuantizedRule):
         parameter = self.stored.parameter
         return None if parameter is None else self.param + _EXPERT_TENSORS[parameter]
 
+    @property
+    def checked_module(self) -> str:
+        """The stack of experts."""
+        return self.param.rpartition(".")[0]
+
     def load(self, tensor: torch.Tensor, model: nn.Module) -> None:
         """See :meth:`QuantizedRule.load`; where the expert lies elsewhere, nothing is read."""
-        experts = model.get_submodule(self.param.rpartition(".")[0])
+        experts = model.get_submodule(self.checked_module)
         assert isinstance(experts, AscendRoutedExperts)
         one = self.stored
         if one.parameter is None or not experts.holds(self.expert):

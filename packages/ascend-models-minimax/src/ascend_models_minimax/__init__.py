@@ -1,3 +1,9 @@
-"""MiniMax-M3 for vLLM. Nothing is in it yet: the package exports only its version."""
+"""MiniMax-M3 of the Ascend stack: text, images and video.
+
+Importing this package needs nothing; serving a model needs vLLM, which comes with an extra:
+``ascend-models-minimax[cpu]`` or ``[npu]``.
+"""
 
 __version__ = "0.1.0"
+
+__all__ = ["__version__"]

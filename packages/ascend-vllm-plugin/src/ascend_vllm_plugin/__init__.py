@@ -68,6 +68,7 @@ def register() -> None:
     if platform is None:
         return
     from ascend_models_deepseek.vllm import register as register_deepseek
+    from ascend_models_minimax.vllm import register as register_minimax
 
     from ascend_vllm_plugin.compat.eplb_switch import allow_eplb
 
@@ -81,7 +82,11 @@ def register() -> None:
         register_attention()
         register_experts()
     else:
-        from ascend_vllm_plugin.compat.expand_kernel import repair_expand_kernel
+        from ascend_specdec.vllm import register as register_verification
 
-        repair_expand_kernel()
+        from ascend_vllm_plugin.compat.context_parallel import allow_shared_contexts
+
+        register_verification()
+        allow_shared_contexts()
     register_deepseek()
+    register_minimax()

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from ascend_models_deepseek.vllm import check_request as check_deepseek
 from ascend_models_deepseek.vllm import has_latent_caches
+from ascend_models_minimax.vllm import check_request as check_minimax
+from ascend_models_minimax.vllm import has_block_caches
+from ascend_specdec.vllm import check_speculation
 from vllm.platforms.cpu import CpuPlatform
 
 from ascend_vllm_plugin.compat.eplb_switch import check_eplb
@@ -37,17 +40,21 @@ class AscendReferencePlatform(CpuPlatform):
         chunked = scheduler.enable_chunked_prefill
         most_tokens = scheduler.max_num_batched_tokens
         check_eplb(vllm_config)
+        check_speculation(vllm_config)
         parallel = vllm_config.parallel_config
         if parallel.enable_eplb and parallel.worker_cls == "auto":
             parallel.worker_cls = "ascend_vllm_plugin.reference_worker.ReferenceWorker"
         super().check_and_update_config(vllm_config)
         latent = has_latent_caches(vllm_config.model_config)
-        if not latent and not has_compressed_caches(vllm_config.model_config):
+        blocks = has_block_caches(vllm_config.model_config)
+        if not latent and not blocks and not has_compressed_caches(vllm_config.model_config):
             return
         scheduler.enable_chunked_prefill = chunked
         scheduler.max_num_batched_tokens = most_tokens
         check_deepseek(vllm_config)
-        if latent:
+        if blocks:
+            check_minimax(vllm_config)
+        elif latent:
             set_latent_block_size(vllm_config, "cpu")
         else:
             set_block_size(vllm_config, "cpu")

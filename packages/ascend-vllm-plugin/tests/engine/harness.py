@@ -27,6 +27,7 @@ from ascend_models_deepseek.testing.tiny_v32 import (
     TinyV32Spec,
     write_v32_checkpoint,
 )
+from ascend_models_minimax.testing import M3_SPECS, M3Oracle, TinyM3Spec, write_m3_checkpoint
 
 from .dense_models import DENSE_SPECS, TinyDenseSpec, write_dense_checkpoint
 
@@ -44,23 +45,25 @@ DEFAULTS: dict[str, Any] = {
     "disable_log_stats": False,
 }
 
-FAMILIES: dict[type, tuple[Any, type[Oracle]]] = {
+FAMILIES: dict[type, tuple[Any, Any]] = {
     TinyV4Spec: (write_checkpoint, Oracle),
     TinyV3Spec: (write_v3_checkpoint, V3Oracle),
     TinyV32Spec: (write_v32_checkpoint, V32Oracle),
     TinyGlmSpec: (write_v32_checkpoint, V32Oracle),
     TinyDenseSpec: (write_dense_checkpoint, V3Oracle),
+    TinyM3Spec: (write_m3_checkpoint, M3Oracle),
 }
 """What writes a checkpoint and what runs it in transformers, by the kind of its spec."""
 
-ALL_SPECS: dict[str, Any] = {**SPECS, **V3_SPECS, **V32_SPECS, **DENSE_SPECS}
+ALL_SPECS: dict[str, Any] = {**SPECS, **V3_SPECS, **V32_SPECS, **M3_SPECS, **DENSE_SPECS}
 
 
 @dataclass(frozen=True)
 class Request:
     """One request: its prompt, how many tokens to generate, and the engine step it joins at.
 
-    `sampling` holds further arguments of `vllm.SamplingParams`; without any it is greedy.
+    `sampling` holds further arguments of `vllm.SamplingParams`; without any it is greedy. `media`
+    holds images and videos by modality, for the placeholders in the prompt.
     """
 
     prompt: list[int]
@@ -68,6 +71,7 @@ class Request:
     join_at: int = 0
     prompt_logits: bool = False
     sampling: dict[str, Any] = field(default_factory=dict)
+    media: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -94,7 +98,7 @@ class Checkpoints:
     """Checkpoint folders and their oracles, made on first use and kept for the session."""
 
     root: Path
-    oracles: dict[str, Oracle] = field(default_factory=dict)
+    oracles: dict[str, Any] = field(default_factory=dict)
 
     def folder(self, name: str, dtype: torch.dtype = torch.float32) -> Path:
         """Return the folder of a named spec in a dtype."""
@@ -104,7 +108,7 @@ class Checkpoints:
             write(self.spec(name), path, dtype)
         return path
 
-    def oracle(self, name: str) -> Oracle:
+    def oracle(self, name: str) -> Any:
         """Return the float32 oracle of a named spec."""
         if name not in self.oracles:
             _, oracle = FAMILIES[type(self.spec(name))]
@@ -236,7 +240,11 @@ class Engine:
             output_kind=RequestOutputKind.FINAL_ONLY,
             **({"temperature": 0} | request.sampling),
         )
-        self.engine.add_request(name, {"prompt_token_ids": request.prompt}, params)
+        prompt: Any = {"prompt_token_ids": request.prompt}
+        if request.media:
+            prompt["multi_modal_data"] = request.media
+            (prompt,) = self.engine.renderer.render_cmpl([prompt])
+        self.engine.add_request(name, prompt, params)
 
     def _result(self, output: Any, step: int) -> Result:
         vocab = self.engine.model_config.get_vocab_size()

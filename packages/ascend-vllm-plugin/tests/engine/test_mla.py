@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ascend_models_deepseek.testing import random_prompt
+from ascend_models_deepseek.testing import FLOAT32_LOGITS_ATOL, random_prompt
 from ascend_models_deepseek.testing.oracle_v3 import V3MtpOracle
-from ascend_models_deepseek.testing.tolerances import FLOAT32_LOGITS_ATOL
 
 from .harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
 

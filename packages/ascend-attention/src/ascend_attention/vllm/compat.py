@@ -10,9 +10,15 @@ from typing import ClassVar
 
 import torch
 from vllm.v1.attention.backend import AttentionBackend, MultipleOf
-from vllm.v1.kv_cache_interface import KVCacheSpec, MLAAttentionSpec, SlidingWindowMLASpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheSpec,
+    MLAAttentionSpec,
+    SlidingWindowMLASpec,
+)
 
 from ascend_attention.caches import CacheKind, CacheRole
+from ascend_attention.msa_caches import KeyValueKind
 
 # Upstream groups caches as DeepSeek-V4 needs it when the specs carry this name.
 _MODEL_VERSION = "deepseek_v4"
@@ -20,6 +26,13 @@ _MODEL_VERSION = "deepseek_v4"
 
 def cache_spec(kind: CacheKind) -> KVCacheSpec:
     """vLLM's spec of one cache; a quantised row is as many uint8 as it and its scales take."""
+    if isinstance(kind, KeyValueKind):
+        return FullAttentionSpec(
+            block_size=kind.block_tokens,
+            num_kv_heads=kind.num_kv_heads,
+            head_size=kind.head_dim,
+            dtype=kind.dtype,
+        )
     width, dtype = kind.width, kind.dtype
     if kind.scales is not None:
         width, dtype = kind.row_bytes, torch.uint8
@@ -77,3 +90,28 @@ class PagedRowsBackend(AttentionBackend):
     @classmethod
     def is_mla(cls) -> bool:
         return True
+
+
+class KeyValueBackend(PagedRowsBackend):
+    """What vLLM must know to allocate keys and values ``[2, blocks, rows, heads, width]``.
+
+    All keys lie in front of all values, since torch_npu takes both as tensors without gaps.
+    """
+
+    @staticmethod
+    def get_kv_cache_shape(
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_size: int,
+        cache_dtype_str: str = "auto",
+    ) -> tuple[int, ...]:
+        return (2, num_blocks, block_size, num_kv_heads, head_size)
+
+    @staticmethod
+    def get_kv_cache_stride_order(include_num_layers_dimension: bool = False) -> tuple[int, ...]:
+        return (1, 0, 2, 3, 4, 5) if include_num_layers_dimension else (0, 1, 2, 3, 4)
+
+    @classmethod
+    def is_mla(cls) -> bool:
+        return False

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from ascend_ops_core.communication import all_gather_and_unpad, pad_and_reduce, pad_to_rows
 from ascend_ops_core.errors import InvalidInputError
-from ascend_ops_core.ops.activation import silu_and_mul_with_clamp
 from ascend_ops_core.quantized_weights.weight import Weight, project
 from torch import nn
 
 from ascend_fused_moe.groups import ParallelGroups
+from ascend_fused_moe.mlp import Activation
 
 __all__ = ["AscendSharedExperts", "SharedExpertParallelMode"]
 
@@ -46,6 +46,7 @@ class AscendSharedExperts(nn.Module):
         mode: what this rank has.
         sequence_parallel: the ranks of a part share its tokens.
         swiglu_limit: of the gated activation, as in the routed experts; None or 0 for none.
+        activation: another one than SwiGLU, with its own limit; None for SwiGLU.
 
     Raises:
         InvalidInputError: weights that do not belong together, or a mode for the other layout of
@@ -61,6 +62,7 @@ class AscendSharedExperts(nn.Module):
         *,
         sequence_parallel: bool = False,
         swiglu_limit: float | None = None,
+        activation: Activation | None = None,
     ) -> None:
         super().__init__()
         if w13.shape[0] % 2 or w2.shape != (w13.shape[1], w13.shape[0] // 2):
@@ -85,7 +87,7 @@ class AscendSharedExperts(nn.Module):
         self.groups = groups
         self.mode = mode
         self.sequence_parallel = sequence_parallel
-        self.swiglu_limit = swiglu_limit
+        self.activation = activation or Activation(limit=swiglu_limit)
 
     @property
     def output_is_reduced(self) -> bool:
@@ -106,7 +108,7 @@ class AscendSharedExperts(nn.Module):
 
     def part1(self, x: torch.Tensor) -> torch.Tensor:
         """``[N, S]``: gate, up and activation of ``x [N, H]``."""
-        return silu_and_mul_with_clamp(project(x, self.w13), self.swiglu_limit)
+        return self.activation(project(x, self.w13))
 
     def part2(self, activated: torch.Tensor) -> torch.Tensor:
         """``[N, H]`` from ``activated [N, S]``."""

@@ -24,6 +24,7 @@ class DeepseekV3Attention(MLAAttention):
             prefix,
             device=build.device,
             block_tokens=build.block_tokens,
+            context=build.context,
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from ascend_attention.layers.context_parallel import ContextParallel
+from ascend_attention.vllm.context_parallel import context_parallel
 from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.vllm.groups import vllm_groups
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
@@ -39,6 +41,7 @@ class Build:
         max_tokens: tokens of the largest step.
         keep_dtype: caches keep the model's dtype, whatever the device family fixes.
         int8_latents: latents are cached in eight bits.
+        context: the exchanges with the ranks that share contexts, if any do.
     """
 
     architecture: Architecture
@@ -52,6 +55,7 @@ class Build:
     max_tokens: int
     keep_dtype: bool = False
     int8_latents: bool = False
+    context: ContextParallel | None = None
 
     @classmethod
     def of(
@@ -63,16 +67,17 @@ class Build:
     ) -> Build:
         """For this process, whose part of the vocabulary ``embedding`` has already chosen."""
         groups = vllm_groups(expert_parallel=vllm_config.parallel_config.enable_expert_parallel)
+        shard = Shard.of(
+            spec,
+            get_tensor_model_parallel_world_size(),
+            get_tensor_model_parallel_rank(),
+            vocabulary_range(embedding),
+            whole_experts=groups.expert_parallel,
+        )
         return cls(
             architecture,
             spec,
-            Shard.of(
-                spec,
-                get_tensor_model_parallel_world_size(),
-                get_tensor_model_parallel_rank(),
-                vocabulary_range(embedding),
-                whole_experts=groups.expert_parallel,
-            ),
+            shard,
             ComplexExpRotaryEmbedding(
                 spec.qk_rope_head_dim,
                 spec.rope_theta,
@@ -87,4 +92,5 @@ class Build:
             vllm_config.scheduler_config.max_num_batched_tokens,
             keeps_dtype(vllm_config),
             int8_latents(vllm_config),
+            context_parallel(vllm_config, shard.num_heads),
         )

@@ -8,6 +8,7 @@ from ascend_ops_core.errors import InvalidInputError
 from vllm.config import CompilationMode, VllmConfig
 
 from ascend_models_deepseek.architectures import ARCHITECTURES
+from ascend_models_deepseek.context_parallel import check_context_parallel
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.latents import check_latents
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
@@ -65,6 +66,7 @@ def check_request(vllm_config: VllmConfig) -> None:
     _leave_uncompiled(vllm_config)
     check_engine_config(spec, vllm_config)
     check_latents(vllm_config, sparse=hasattr(spec, "index_topk"))
+    check_context_parallel(vllm_config)
     shard = Shard.of(
         spec,
         parallel.tensor_parallel_size,

@@ -34,6 +34,7 @@ class DeepseekV32Attention(SFAAttention):
             block_tokens=build.block_tokens,
             keep_dtype=build.keep_dtype,
             int8_latents=build.int8_latents,
+            context=build.context,
         )
 
 

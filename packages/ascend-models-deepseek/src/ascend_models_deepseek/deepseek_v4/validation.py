@@ -11,6 +11,7 @@ from ascend_ops_core.quantized_weights.weight import check_family
 from ascend_ops_core.vllm.checkpoint_quantization import METHOD
 from vllm.config import CompilationMode, ParallelConfig, VllmConfig
 
+from ascend_models_deepseek.context_parallel import refuse_context_parallel
 from ascend_models_deepseek.deepseek_v4.build import (
     cache_family,
     checkpoint_forms,
@@ -122,6 +123,7 @@ def check_request(vllm_config: VllmConfig) -> None:
     model = vllm_config.model_config
     spec = DeepseekV4Spec.from_config(model.hf_config)
     check_engine_config(spec, vllm_config)
+    refuse_context_parallel(vllm_config)
     parallel = vllm_config.parallel_config
     shard = Shard.of(
         spec,

@@ -3,6 +3,8 @@
 Needs transformers and safetensors (extra `test`); never imports vLLM.
 """
 
+from ascend_ops_core.testing.language_models import FLOAT32_LOGITS_ATOL, SMALLEST_SELECTION_GAP
+
 from ascend_models_deepseek.testing.mtp_oracle import MtpOracle, Speculation
 from ascend_models_deepseek.testing.oracle import (
     AmbiguousPromptError,
@@ -15,12 +17,10 @@ from ascend_models_deepseek.testing.tiny_v4 import SPECS, TinyV4Spec, write_chec
 from ascend_models_deepseek.testing.tolerances import (
     BFLOAT16_MEAN_RATIO,
     BFLOAT16_MEAN_SLACK,
-    FLOAT32_LOGITS_ATOL,
     MEAN_LOGITS_OF_FAMILY_ROWS,
     MEAN_LOGITS_OF_KEYS,
     MXFP8_OVER_BFLOAT16,
     SELF_CONSISTENCY_ATOL,
-    SMALLEST_SELECTION_GAP,
 )
 
 __all__ = [

@@ -8,30 +8,15 @@ hidden state with the next token's embedding are written out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
+from ascend_ops_core.testing.language_models import Speculation
 from safetensors.torch import load_file
 
 from ascend_models_deepseek.testing.oracle import Oracle, oracle_run
 from ascend_models_deepseek.testing.original_names import block_to_transformers
 
 _NOT_BLOCK = ("enorm", "hnorm", "e_proj", "h_proj", "norm.", "hc_head", "head.", "emb.")
-
-
-@dataclass(frozen=True)
-class Speculation:
-    """What greedy speculative decoding must report for one request.
-
-    Attributes:
-        rounds: Verification steps.
-        drafted: Proposed tokens over all rounds.
-        accepted: Proposed tokens that equalled the target's greedy choice.
-    """
-
-    rounds: int
-    drafted: int
-    accepted: int
 
 
 class MtpOracle:

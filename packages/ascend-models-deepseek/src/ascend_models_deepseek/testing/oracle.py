@@ -8,54 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-
-# Bound at import: a running vLLM CPU worker replaces torch's attribute by one that only warns.
-from torch import set_num_threads
+from ascend_ops_core.testing.language_models import (
+    SMALLEST_SELECTION_GAP,
+    AmbiguousPromptError,
+    Greedy,
+    oracle_run,
+)
 
 from ascend_models_deepseek.testing.selection import watch_selections
-from ascend_models_deepseek.testing.tolerances import SMALLEST_SELECTION_GAP
 
-
-@contextmanager
-def oracle_run() -> Iterator[None]:
-    """Run without gradients on one thread, then restore the caller's thread count.
-
-    The models are tiny: a second thread gains nothing and, on a busy machine, waits for its core.
-    """
-    threads = torch.get_num_threads()
-    set_num_threads(1)
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        set_num_threads(threads)
-
-
-@dataclass(frozen=True)
-class Greedy:
-    """A greedy continuation.
-
-    Attributes:
-        tokens: The generated ids.
-        logits: `[len(tokens), vocab]` float32; row i is what token i was picked from.
-    """
-
-    tokens: list[int]
-    logits: torch.Tensor
-
-    @property
-    def smallest_margin(self) -> float:
-        """Smallest gap between the best and the second logit over all steps."""
-        best = self.logits.topk(2, dim=-1).values
-        return float((best[:, 0] - best[:, 1]).min())
-
-
-class AmbiguousPromptError(ValueError):
-    """A test prompt on which float32 rounding decides what the model selects."""
+__all__ = ["AmbiguousPromptError", "Greedy", "Oracle", "oracle_run", "selection_matters"]
 
 
 class Oracle:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ascend_ops_core.testing.language_models import SMALLEST_SELECTION_GAP
 from safetensors.torch import load_file
 
 from ascend_models_deepseek.testing.mtp_oracle import MtpOracle
 from ascend_models_deepseek.testing.oracle import AmbiguousPromptError, Oracle, oracle_run
 from ascend_models_deepseek.testing.selection import NarrowestGap
-from ascend_models_deepseek.testing.tolerances import SMALLEST_SELECTION_GAP
 
 
 class V3Oracle(Oracle):

@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
+from ascend_ops_core.testing.language_models import watching
 
 from ascend_models_deepseek.testing.oracle import AmbiguousPromptError, Oracle
 from ascend_models_deepseek.testing.oracle_v3 import V3MtpOracle, V3Oracle
 from ascend_models_deepseek.testing.prompts import random_prompt
 from ascend_models_deepseek.testing.selection import NarrowestGap
 from ascend_models_deepseek.testing.tiny_v32 import classes_of
-
-_MASKED = -1e30
 
 
 class V32Oracle(V3Oracle):
@@ -61,31 +59,6 @@ class V32Oracle(V3Oracle):
                 continue
             return prompt
         raise AmbiguousPromptError(f"no clear prompt of {length} tokens from seed {seed}")
-
-
-def watching(gap: NarrowestGap, forward: Any) -> Any:
-    """Wrap an indexer's forward so that the scores of its top-k are seen."""
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        topk = torch.Tensor.topk
-
-        def seen(scores: torch.Tensor, k: int, *rest: Any, **named: Any) -> Any:
-            # transformers masks with the smallest number, not with minus infinity.
-            visible = scores.masked_fill(scores < _MASKED, float("-inf"))
-            torch.Tensor.topk = topk  # type: ignore[method-assign]
-            try:
-                gap.see(visible, k)
-            finally:
-                torch.Tensor.topk = seen  # type: ignore[assignment, method-assign]
-            return topk(scores, k, *rest, **named)
-
-        torch.Tensor.topk = seen  # type: ignore[assignment, method-assign]
-        try:
-            return forward(*args, **kwargs)
-        finally:
-            torch.Tensor.topk = topk  # type: ignore[method-assign]
-
-    return wrapped
 
 
 class V32MtpOracle(V3MtpOracle):

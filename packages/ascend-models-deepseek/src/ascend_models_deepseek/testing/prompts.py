@@ -1,11 +1,5 @@
-"""Deterministic token prompts for tests."""
+"""Deterministic token prompts for tests, which models of all packages share."""
 
-from __future__ import annotations
+from ascend_ops_core.testing.language_models import random_prompt
 
-import random
-
-
-def random_prompt(length: int, vocab_size: int, seed: int = 0, lowest: int = 4) -> list[int]:
-    """Draw `length` ids from `[lowest, vocab_size)`; a longer prompt extends a shorter one."""
-    generator = random.Random(seed)
-    return [generator.randrange(lowest, vocab_size) for _ in range(length)]
+__all__ = ["random_prompt"]

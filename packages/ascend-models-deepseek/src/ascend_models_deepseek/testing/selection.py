@@ -12,22 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from ascend_ops_core.testing.language_models import NarrowestGap
 
-
-class NarrowestGap:
-    """Smallest distance between a last kept and a first dropped score seen so far."""
-
-    def __init__(self) -> None:
-        self.value = float("inf")
-
-    def see(self, scores: torch.Tensor, kept: int) -> None:
-        """Take in `[..., candidates]` scores of a top-k that keeps `kept`; -inf means absent."""
-        if scores.shape[-1] <= kept:
-            return
-        best = scores.topk(kept + 1, dim=-1).values
-        gaps = (best[..., kept - 1] - best[..., kept])[best[..., kept].isfinite()]
-        if gaps.numel():
-            self.value = min(self.value, float(gaps.min()))
+__all__ = ["NarrowestGap", "watch_selections"]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from ascend_ops_core.devices import FAMILIES, facts_of
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.registry import Operator, find, operators
 
-PACKAGES = ("ascend_ops_core", "ascend_fused_moe", "ascend_attention")
+PACKAGES = ("ascend_ops_core", "ascend_fused_moe", "ascend_attention", "ascend_specdec")
 """Import names of the packages that declare operators."""
 
 

@@ -56,6 +56,14 @@ def plan(
             "expert over the cards of a replica.",
         ),
     ] = 1,
+    dcp: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Cards of a replica that share the caches of a context out (decode context "
+            "parallel): a divisor of tp. Not for DeepSeek-V4.",
+        ),
+    ] = 1,
     max_model_len: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens of a request, prompt and answer. Default: the model's."),
@@ -169,7 +177,7 @@ def plan(
     try:
         request = PlanRequest(
             device=device,
-            layout=_layout(cards, tp, dp, ep),
+            layout=_layout(cards, tp, dp, ep, dcp),
             max_model_len=max_model_len,
             concurrency=concurrency,
             dtype=dtype,
@@ -205,7 +213,7 @@ def plan(
     raise typer.Exit(0 if made.fits else 1)
 
 
-def _layout(cards: int | None, tp: int | None, dp: int, ep: int) -> Layout:
+def _layout(cards: int | None, tp: int | None, dp: int, ep: int, dcp: int) -> Layout:
     from ascend_ops_core.errors import InvalidInputError
 
     from ascend_vllm_plugin.planning.weights import Layout
@@ -217,7 +225,7 @@ def _layout(cards: int | None, tp: int | None, dp: int, ep: int) -> Layout:
                 f"cards={total}", f"dp={dp} replicas cannot share them evenly", "Change one."
             )
         tp = total // dp
-    layout = Layout(tp, dp, ep)
+    layout = Layout(tp, dp, ep, dcp)
     if cards is not None and layout.cards != cards:
         raise InvalidInputError(
             f"cards={cards}", f"tp={tp} x dp={dp} makes {layout.cards}", "Change one of them."

@@ -63,6 +63,7 @@ def attention_bytes(worker: Any) -> int:
     """
     from ascend_attention.vllm.dsa import DSAAttention
     from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
+    from ascend_attention.vllm.mla import AscendMLACache
     from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
 
     config = worker.vllm_config
@@ -81,10 +82,15 @@ def attention_bytes(worker: Any) -> int:
     working = [
         one.working_bytes(facts, step) for one in model.modules() if isinstance(one, DSAAttention)
     ]
+    working += [
+        one.exchanged_bytes(step) for one in layers.values() if isinstance(one, AscendMLACache)
+    ]
     shared = metadata_bytes(
         ([kinds[name] for name in group.layer_names if name in kinds] for group in groups), step
     )
-    tables = block_table_bytes((group.kv_cache_spec.block_size for group in groups), step)
+    # An entry of a block table stands for a block of every rank that shares a context.
+    ranks = config.parallel_config.decode_context_parallel_size
+    tables = block_table_bytes((ranks * group.kv_cache_spec.block_size for group in groups), step)
     return tables + shared + max(working, default=0)
 
 

@@ -10,8 +10,11 @@ import torch
 from ascend_attention.caches import DEVICE_CACHES
 from ascend_models_deepseek.vllm import check_request as check_deepseek
 from ascend_models_deepseek.vllm import has_latent_caches
+from ascend_models_minimax.vllm import check_request as check_minimax
+from ascend_models_minimax.vllm import has_block_caches
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
+from ascend_specdec.vllm import check_speculation
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from ascend_vllm_plugin.compat.eplb_switch import check_eplb
@@ -75,6 +78,7 @@ class AscendNPUPlatform(Platform):
 
         AscendConfig.of(vllm_config).apply()
         check_eplb(vllm_config)
+        check_speculation(vllm_config)
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
             parallel.worker_cls = f"{_PACKAGE}.worker.NPUWorker"
@@ -107,6 +111,9 @@ class AscendNPUPlatform(Platform):
             _check_compressed(vllm_config)
         elif has_latent_caches(vllm_config.model_config):
             _check_latent(vllm_config)
+        elif has_block_caches(vllm_config.model_config):
+            _family_with_caches("block-sparse")
+            check_minimax(vllm_config)
         else:
             _check_uncompiled(vllm_config)
 
@@ -114,7 +121,8 @@ class AscendNPUPlatform(Platform):
     def update_block_size_for_backend(cls, vllm_config: VllmConfig) -> None:
         """Keep the block size of our caches, which the device's table fixes."""
         model = vllm_config.model_config
-        if not has_compressed_caches(model) and not has_latent_caches(model):
+        ours = has_compressed_caches, has_latent_caches, has_block_caches
+        if not any(has(model) for has in ours):
             super().update_block_size_for_backend(vllm_config)
 
     @classmethod
@@ -226,6 +234,7 @@ def _trim_captures(vllm_config: VllmConfig) -> None:
         requests=vllm_config.scheduler_config.max_num_seqs,
         tokens_per_request=1 + vllm_config.num_speculative_tokens,
         tensor_parallel=parallel.tensor_parallel_size,
+        context_parallel=parallel.decode_context_parallel_size,
     )
     if plan.dropped:
         logger.warning("%s", plan.reason)

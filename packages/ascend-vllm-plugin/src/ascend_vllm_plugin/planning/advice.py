@@ -85,6 +85,11 @@ def notes(plan: Plan) -> Iterator[str]:
                 f"{request.device} takes no float8 ({taken.source}): weights would have to be "
                 "converted. Plan with --weight-format w8a8."
             )
+    if request.layout.context > 1:
+        yield (
+            "dcp: caches are shared out by an engine with --decode-context-parallel-size "
+            f"{request.layout.context}."
+        )
     if request.layout.expert > 1:
         yield "ep: whole experts are shared out by an engine with --enable-expert-parallel."
     if request.captures.dropped:
@@ -125,11 +130,12 @@ def _enough_cards(plan: Plan) -> Layout | None:
         for wider in ((2 * tensor, data), (tensor, 2 * data)):
             if wider[0] > max(tensor, groups):
                 continue
-            candidate = Layout(*wider, wider[0] * wider[1] if shared else 1)
+            experts = wider[0] * wider[1] if shared else 1
+            candidate = Layout(*wider, experts, layout.context)
             trial = _try(plan, replace(plan.request, layout=candidate))
             if trial is not None and trial.fits:
                 return candidate
-        narrower = replace(plan.request, layout=Layout(2 * tensor, data))
+        narrower = replace(plan.request, layout=Layout(2 * tensor, data, 1, layout.context))
         if 2 * tensor <= groups and _try(plan, narrower) is not None:
             tensor *= 2
         else:

@@ -43,16 +43,18 @@ class CacheGroup:
         caches: all of them have the same tokens per block and the same window.
         tuples: how often the group's most frequent page size occurs in it.
         draft: vLLM looks one block further here, since the draft's cache is among them.
+        ranks: cards that share a context, each of which has a block where the table has one.
     """
 
     caches: tuple[LayerCache, ...]
     tuples: int
     draft: bool = False
+    ranks: int = 1
 
     @property
     def block_tokens(self) -> int:
-        """Tokens per block."""
-        return self.caches[0].kind.block_tokens
+        """Tokens for which the block table has one block."""
+        return self.caches[0].kind.block_tokens * self.ranks
 
     @property
     def window(self) -> int | None:
@@ -187,12 +189,15 @@ def caches_of(
     ]
 
 
-def pool_of(caches: Sequence[LayerCache], *, draft: bool = False) -> BlockPool:
+def pool_of(
+    caches: Sequence[LayerCache], *, draft: bool = False, context_ranks: int = 1
+) -> BlockPool:
     """The pool in which vLLM keeps ``caches``.
 
     Args:
         caches: of all layers, in the order of :func:`caches_of`.
         draft: the last cache is that of a draft.
+        context_ranks: cards that share a context; more than 1 only without windows.
     """
     compressed = [cache for cache in caches if cache.kind.window is None]
     windowed: dict[tuple[int, int], list[LayerCache]] = {}
@@ -205,7 +210,7 @@ def pool_of(caches: Sequence[LayerCache], *, draft: bool = False) -> BlockPool:
         # Layers that are all alike make one group, whatever their number.
         group = _group(caches, last)
         return BlockPool((group,), group.bytes_used, group.bytes_used)
-    main = _group(compressed, last)
+    main = _group(compressed, last, context_ranks)
     size = _tuples_per_group([main.tuples, *(_tuples(members) for members in windowed.values())])
     groups = [main]
     for members in windowed.values():
@@ -218,13 +223,13 @@ def pool_of(caches: Sequence[LayerCache], *, draft: bool = False) -> BlockPool:
     )
 
 
-def _group(caches: Sequence[LayerCache], last: LayerCache | None) -> CacheGroup:
+def _group(caches: Sequence[LayerCache], last: LayerCache | None, ranks: int = 1) -> CacheGroup:
     alike = last is not None and any(
         (cache.kind.block_tokens, cache.kind.window, cache.kind.block_bytes)
         == (last.kind.block_tokens, last.kind.window, last.kind.block_bytes)
         for cache in caches
     )
-    return CacheGroup(tuple(caches), _tuples(caches), alike)
+    return CacheGroup(tuple(caches), _tuples(caches), alike, ranks)
 
 
 def _tuples(caches: Sequence[LayerCache]) -> int:

@@ -48,7 +48,12 @@ class CapturePlan:
 
 
 def plan_captures(
-    sizes: Sequence[int], *, requests: int, tokens_per_request: int = 1, tensor_parallel: int = 1
+    sizes: Sequence[int],
+    *,
+    requests: int,
+    tokens_per_request: int = 1,
+    tensor_parallel: int = 1,
+    context_parallel: int = 1,
 ) -> CapturePlan:
     """Choose among the sizes that are asked for.
 
@@ -61,12 +66,13 @@ def plan_captures(
         requests: requests of a step.
         tokens_per_request: tokens of a request in a decode step: 1, and 1 for every drafted one.
         tensor_parallel: ranks; more than one talk on a stream of their own.
+        context_parallel: ranks that share a context; the same.
     """
     # vLLM rounds sizes up to whole requests, as long as they stay within the largest size.
     whole = {-(-size // tokens_per_request) * tokens_per_request for size in sizes if size > 0}
     most_tokens = min(max(sizes, default=0), requests * tokens_per_request)
     usable = sorted(size for size in whole if size <= most_tokens)
-    streams = STREAMS_OF_A_GRAPH + (tensor_parallel > 1)
+    streams = STREAMS_OF_A_GRAPH + (tensor_parallel > 1) + (context_parallel > 1)
     most = STREAM_BUDGET // streams
     if len(usable) <= most:
         return CapturePlan(tuple(usable), (), streams)

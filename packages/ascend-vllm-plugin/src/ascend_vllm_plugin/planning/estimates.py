@@ -99,6 +99,7 @@ def hccl(layout: Layout, buffer_mib: int, *, projection_ranks: int = 1) -> Estim
             ("tensor", layout.tensor),
             ("data", layout.data),
             ("expert", layout.expert),
+            ("context", layout.context),
             ("output projection", projection_ranks),
         )
         if size > 1

@@ -20,6 +20,7 @@ from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import ModelSource, dtype_of, weight_format_of
 from ascend_vllm_plugin.planning.step_memory import Shape
 from ascend_vllm_plugin.planning.weights import (
+    Layout,
     WeightFormat,
     check_layout,
     rotary_bytes,
@@ -44,7 +45,8 @@ class CacheUse:
         scales: of a quantised row, or None.
         row_bytes: bytes of a row with its scales.
         window: tokens that stay cached, or None for all.
-        request_bytes: bytes of a generating request's blocks, all layers, without padding.
+        request_bytes: bytes of a generating request's blocks on one card, all layers, without
+            padding.
     """
 
     role: CacheRole
@@ -210,8 +212,9 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
     projection = planned_projection(
         spec, layout, request.device, dtype, request.o_proj, request.o_proj_tensor_parallel_size
     )
+    _check_context(layout, caches)
     shape = Shape(spec, layout, dtype.itemsize, draft)
-    pool = pool_of(caches, draft=draft)
+    pool = pool_of(caches, draft=draft, context_ranks=layout.context)
     graphs, tables, attention = _of_context(shape, pool, request, length)
     plan = Plan(
         source=source,
@@ -246,7 +249,7 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         block_tables=tables,
         attention=attention,
         needed_hccl=_needed_hccl(source, request, dtype),
-        caches=tuple(_uses(caches, length, request.load)),
+        caches=tuple(_uses(caches, length, request.load, layout.context)),
         pool=pool,
         projection=projection,
         cache_bytes=0,
@@ -274,7 +277,18 @@ def gib(size: int) -> str:
     return f"{size / _GIB:.2f} GiB"
 
 
-def _uses(caches: Sequence[LayerCache], length: int, load: Load) -> Iterator[CacheUse]:
+def _check_context(layout: Layout, caches: Sequence[LayerCache]) -> None:
+    if layout.context > 1 and any(cache.kind.window is not None for cache in caches):
+        raise InvalidInputError(
+            f"dcp={layout.context}",
+            "DeepSeek-V4's compressed caches and windows lie whole on every card",
+            "Plan without it.",
+        )
+
+
+def _uses(
+    caches: Sequence[LayerCache], length: int, load: Load, context_ranks: int
+) -> Iterator[CacheUse]:
     kinds = list(dict.fromkeys(cache.kind for cache in caches))
     for kind in sorted(
         kinds, key=lambda one: (one.compress_ratio, list(CacheRole).index(one.role))
@@ -283,7 +297,7 @@ def _uses(caches: Sequence[LayerCache], length: int, load: Load) -> Iterator[Cac
         held = length
         if kind.window is not None:
             held = min(kind.window - 1 + load.decode_in_flight, length)
-        blocks = -(-held // kind.block_tokens)
+        blocks = -(-held // (kind.block_tokens * context_ranks))
         yield CacheUse(
             kind.role,
             kind.compress_ratio,

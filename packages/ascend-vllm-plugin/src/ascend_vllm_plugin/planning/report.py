@@ -81,6 +81,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "tensor_parallel": layout.tensor,
             "data_parallel": layout.data,
             "expert_parallel": layout.expert,
+            "decode_context_parallel": layout.context,
             "max_model_len": plan.max_model_len,
             "concurrency": request.concurrency,
             "max_num_batched_tokens": request.max_num_batched_tokens,
@@ -177,7 +178,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     )
     yield (
         f"{layout.cards} x {request.device}: tensor {layout.tensor}, data {layout.data}, expert "
-        f"{layout.expert}, output projection {_projection(plan)}; "
+        f"{layout.expert}, context {layout.context}, output projection {_projection(plan)}; "
         f"{request.concurrency} request(s) of {plan.max_model_len} tokens\n"
     )
     yield _memory_table(plan)

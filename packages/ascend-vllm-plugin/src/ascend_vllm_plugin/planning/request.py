@@ -108,6 +108,7 @@ class PlanRequest:
             requests=self.step.sequences,
             tokens_per_request=1 + self.speculative_tokens,
             tensor_parallel=self.layout.tensor,
+            context_parallel=self.layout.context,
         )
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ascend_attention.step_bytes import (
     StepSize,
     block_table_bytes,
+    context_bytes,
     layer_bytes,
     metadata_bytes,
 )
@@ -115,7 +116,8 @@ def graphs(
     tokens, others = captures.sizes[-1], len(captures.sizes) - 1
     # Every token may complete an entry, as far as the host knows.
     step = StepSize(tokens, tokens, length)
-    one = tokens * _token_bytes(shape) + _attention_bytes(shape, groups, step, facts)
+    attended = _attention_bytes(shape, groups, step, facts, prompts=False)
+    one = tokens * _token_bytes(shape) + attended
     return Estimate(
         2 * one + others * MIB,
         f"{others + 1} graphs of {captures.sizes[0]} to {tokens} tokens in one pool: a warm-up and "
@@ -158,11 +160,26 @@ def attention(
 
 
 def _attention_bytes(
-    shape: Shape, groups: Iterable[CacheGroup], step: StepSize, facts: DeviceFacts | None
+    shape: Shape,
+    groups: Iterable[CacheGroup],
+    step: StepSize,
+    facts: DeviceFacts | None,
+    *,
+    prompts: bool = True,
 ) -> int:
     spec = shape.spec
     total = metadata_bytes(([one.kind for one in group.caches] for group in groups), step)
-    if facts is None or isinstance(spec, DeepseekV3Spec):
+    if isinstance(spec, DeepseekV3Spec):
+        return total + context_bytes(
+            step,
+            ranks=shape.layout.context,
+            heads=spec.num_attention_heads // shape.layout.tensor,
+            latent=spec.kv_lora_rank,
+            row=spec.kv_lora_rank + spec.qk_rope_head_dim,
+            itemsize=shape.itemsize,
+            prompts=prompts,
+        )
+    if facts is None:
         return total
     return total + max(
         layer_bytes(

@@ -89,16 +89,30 @@ class Layout:
         data: replicas that serve different requests.
         expert: cards that share the experts out among themselves, or 1: then every card of a
             replica holds a slice of every expert.
+        context: cards out of those that split a layer that share the caches of a context out among
+            themselves (decode context parallelism).
     """
 
     tensor: int = 1
     data: int = 1
     expert: int = 1
+    context: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in (("tp", self.tensor), ("dp", self.data), ("ep", self.expert)):
+        for name, value in (
+            ("tp", self.tensor),
+            ("dp", self.data),
+            ("ep", self.expert),
+            ("dcp", self.context),
+        ):
             if value < 1:
                 raise InvalidInputError(f"{name}={value}", "it must be at least 1", "Raise it.")
+        if self.tensor % self.context:
+            raise InvalidInputError(
+                f"dcp={self.context}",
+                f"the tp={self.tensor} cards of a replica form groups of so many",
+                "Use a divisor of tp.",
+            )
         if self.expert not in (1, self.cards):
             raise InvalidInputError(
                 f"ep={self.expert}",

@@ -53,20 +53,21 @@ def run(program: Path, given: dict[str, Any], result: Path, **environ: str) -> N
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
 
 
-@pytest.mark.parametrize("name", ["tensor_parallel", "v3"])
+@pytest.mark.parametrize(("name", "context"), [("tensor_parallel", 1), ("v3", 2)])
 def test_two_ranks_with_drafts_and_graphs(
-    checkpoints: Checkpoints, tmp_path: Path, name: str
+    checkpoints: Checkpoints, tmp_path: Path, name: str, context: int
 ) -> None:
     """Tensor parallelism over gloo: every rank has a simulated device of its own process.
 
     Prompts run without graphs, in chunks; decode steps are captured, collectives included. Every
-    rank allocates what was planned.
+    rank allocates what was planned. DeepSeek-V3's ranks share every context as well.
     """
     count = 10
     prompts = [random_prompt(n, checkpoints.spec(name).vocab_size, seed=n) for n in (1, 5, 129)]
     settings = SETTINGS | {
         "model": str(checkpoints.folder(name)),
         "tensor_parallel_size": 2,
+        "decode_context_parallel_size": context,
         "max_num_batched_tokens": 100,
         "enforce_eager": False,
         "compilation_config": {
@@ -94,14 +95,16 @@ def test_two_ranks_with_drafts_and_graphs(
         assert len(tokens) == count
         assert float((stored[f"logits.{i}"] - expected).abs().max()) <= FLOAT32_LOGITS_ATOL
         assert expected.argmax(-1).tolist() == tokens
-    _check_memory(stored, checkpoints.folder(name), activations=name != "v3")
+    _check_memory(stored, checkpoints.folder(name), context, activations=name != "v3")
 
 
-def _check_memory(stored: dict[str, torch.Tensor], folder: Path, *, activations: bool) -> None:
+def _check_memory(
+    stored: dict[str, torch.Tensor], folder: Path, context: int, *, activations: bool
+) -> None:
     """Activations are an estimate, which was held against engines of DeepSeek-V4 alone."""
     request = PlanRequest(
         "A3",
-        Layout(2),
+        Layout(2, context=context),
         max_model_len=256,
         dtype="float32",
         cache_dtype="model",

@@ -13,7 +13,7 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 NAN = float("nan")
 
 
-def _attended(
+def attended(
     new: Inputs,
     batch: Batch,
     heads: int,
@@ -78,32 +78,32 @@ def _attended(
 
 
 def _strided(new: Inputs) -> tuple[Any, ...]:
-    _, _, *rest = _attended(new, [(3, 20), (1, 7)], 3, 24, 8, 5, 9)
+    _, _, *rest = attended(new, [(3, 20), (1, 7)], 3, 24, 8, 5, 9)
     query = new.randn(4, 3, 40)
     return query[..., 3:27], query[..., 30:38], *rest
 
 
 def _large(new: Inputs, batch: Batch, heads: int, dtype: torch.dtype = BF16) -> tuple[Any, ...]:
-    return _attended(new, batch, heads, 512, 64, 128, 2048, dtype=dtype, columns=1024)
+    return attended(new, batch, heads, 512, 64, 128, 2048, dtype=dtype, columns=1024)
 
 
 CASES: dict[str, tuple[Case, ...]] = {
     "sparse_mla": (
-        Case("no_queries", lambda new: _attended(new, [(0, 5)], 2, 16, 8, 4, 3)),
-        Case("no_requests", lambda new: _attended(new, [], 2, 16, 8, 4, 3, padding=2)),
-        Case("no_places", lambda new: _attended(new, [(2, 5)], 2, 16, 8, 4, 0)),
-        Case("one", lambda new: _attended(new, [(1, 1)], 2, 16, 8, 4, 3)),
-        Case("odd", lambda new: _attended(new, [(5, 63), (0, 4), (1, 3)], 3, 33, 5, 7, 17)),
-        Case("padding", lambda new: _attended(new, [(2, 9), (1, 0)], 2, 16, 8, 4, 6, padding=2)),
-        Case("together", lambda new: _attended(new, [(3, 40)], 5, 32, 16, 16, 33, together=True)),
+        Case("no_queries", lambda new: attended(new, [(0, 5)], 2, 16, 8, 4, 3)),
+        Case("no_requests", lambda new: attended(new, [], 2, 16, 8, 4, 3, padding=2)),
+        Case("no_places", lambda new: attended(new, [(2, 5)], 2, 16, 8, 4, 0)),
+        Case("one", lambda new: attended(new, [(1, 1)], 2, 16, 8, 4, 3)),
+        Case("odd", lambda new: attended(new, [(5, 63), (0, 4), (1, 3)], 3, 33, 5, 7, 17)),
+        Case("padding", lambda new: attended(new, [(2, 9), (1, 0)], 2, 16, 8, 4, 6, padding=2)),
+        Case("together", lambda new: attended(new, [(3, 40)], 5, 32, 16, 16, 33, together=True)),
         Case("strided", _strided),
-        Case("many_rows", lambda new: _attended(new, [(1, 700)], 4, 32, 8, 64, 600)),
-        Case("bfloat16", lambda new: _attended(new, [(4, 65)], 17, 64, 16, 16, 40, dtype=BF16)),
-        Case("half", lambda new: _attended(new, [(2, 65)], 4, 64, 16, 16, 40, dtype=F16)),
-        Case("torch_npu", lambda new: _attended(new, [(2, 40)], 4, 512, 64, 16, 31, dtype=BF16)),
+        Case("many_rows", lambda new: attended(new, [(1, 700)], 4, 32, 8, 64, 600)),
+        Case("bfloat16", lambda new: attended(new, [(4, 65)], 17, 64, 16, 16, 40, dtype=BF16)),
+        Case("half", lambda new: attended(new, [(2, 65)], 4, 64, 16, 16, 40, dtype=F16)),
+        Case("torch_npu", lambda new: attended(new, [(2, 40)], 4, 512, 64, 16, 31, dtype=BF16)),
         Case(
             "torch_npu_padded",
-            lambda new: _attended(new, [(1, 40), (1, 3)], 2, 512, 64, 16, 31, dtype=F16, padding=1),
+            lambda new: attended(new, [(1, 40), (1, 3)], 2, 512, 64, 16, 31, dtype=F16, padding=1),
         ),
         Case("v32_decode", lambda new: _large(new, [(1, 65536)] * 8, 128), large=True),
         Case("v32_tp8_decode", lambda new: _large(new, [(2, 65536)] * 8, 16), large=True),

@@ -59,6 +59,7 @@ def _attend_kernel(
     TAKEN: tl.constexpr,
     ROWS: tl.constexpr,
     SPLITS: tl.constexpr,
+    STATES: tl.constexpr,
 ):
     HEAD_TILES: tl.constexpr = (HEADS + TAKEN - 1) // TAKEN
     h = tl.arange(0, TAKEN)
@@ -115,7 +116,7 @@ def _attend_kernel(
         to = (as_int64(token) * SPLITS + split) * HEADS + head
         out = out_ptr + to * WIDTH + h[:, None] * WIDTH + d[None, :]
         tl.store(out, summed.to(out_ptr.dtype.element_ty), mask=mask)
-        if SPLITS > 1:
+        if STATES:
             tl.store(peak_ptr + to + h, peak, mask=real)
             tl.store(total_ptr + to + h, total, mask=real)
 
@@ -171,17 +172,45 @@ def sparse_mla(
     scale: float,
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.sparse_mla.sparse_mla`."""
+    out = torch.empty(query_latent.shape, dtype=query_latent.dtype, device=query_latent.device)
+    if not selected.shape[1] or not block_table.numel():
+        return out.zero_()
+    place = located(selected, block_table, query_ends, seq_lens, latent_cache.shape[1])
+    over_rows(query_latent, query_rope, latent_cache, rope_cache, *place, scale, out, None)
+    return out
+
+
+def over_rows(
+    query_latent: torch.Tensor,
+    query_rope: torch.Tensor,
+    latent_cache: torch.Tensor,
+    rope_cache: torch.Tensor,
+    block: torch.Tensor,
+    offset: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+) -> None:
+    """Attention over rows at given places, tile of queries after tile.
+
+    Args:
+        query_latent: ``[T, H, L]``.
+        query_rope: ``[T, H, R]``.
+        latent_cache: ``[B, P, L]``.
+        rope_cache: ``[B, P, R]``.
+        block: ``[T, K]`` int32, negative where there is no row; ``K`` at least 1.
+        offset: ``[T, K]`` int32.
+        scale: factor on the dot products.
+        out: ``[T, H, L]``; written.
+        lse: ``[T, H]`` float32, written, if the softmax's denominators are needed.
+    """
     tokens, heads, width = query_latent.shape
     rope = query_rope.shape[2]
     dtype, device = query_latent.dtype, query_latent.device
-    out = torch.empty(query_latent.shape, dtype=dtype, device=device)
-    if not selected.shape[1] or not block_table.numel():
-        return out.zero_()
-    block, offset = located(selected, block_table, query_ends, seq_lens, latent_cache.shape[1])
     query_latent = query_latent if query_latent.stride(2) == 1 else query_latent.contiguous()
     query_rope = query_rope if query_rope.stride(2) == 1 else query_rope.contiguous()
     facts = current_facts()
-    cut = plan(facts, tokens, heads, width, [selected.shape[1]], query_latent.element_size())
+    cut = plan(facts, tokens, heads, width, [block.shape[1]], query_latent.element_size())
     turned = replace(cut, padded=max(next_power_of_two(rope), SMALLEST_TILE))
     held = (cut.tokens, cut.columns)
     rows = torch.empty((*held, cut.padded), dtype=dtype, device=device)
@@ -194,8 +223,8 @@ def sparse_mla(
         gather([(latent_cache, *place)], rows, bias, span, cut, width, None)
         gather([(rope_cache, *place)], rope_rows, bias, span, turned, rope, None)
         gathered = rows, rope_rows, bias, span
-        attend(query_latent[part], query_rope[part], gathered, scale, out[part], cut)
-    return out
+        states = None if lse is None else lse[part]
+        attend(query_latent[part], query_rope[part], gathered, scale, out[part], cut, states)
 
 
 def attend(
@@ -205,6 +234,7 @@ def attend(
     scale: float,
     out: torch.Tensor,
     cut: Plan,
+    lse: torch.Tensor | None = None,
 ) -> None:
     """Attention over gathered rows.
 
@@ -217,6 +247,7 @@ def attend(
         scale: factor on the dot products.
         out: ``[t, H, L]``; written.
         cut: the sizes.
+        lse: ``[t, H]`` float32, the logarithms of the softmax's denominators; written.
     """
     rows, rope_rows, bias, span = gathered
     tokens, heads, width = latent.shape
@@ -225,8 +256,9 @@ def attend(
     part = out
     if split:
         part = torch.empty((*shape, width), dtype=torch.float32, device=latent.device)
-    peak = torch.empty(shape if split else (0,), dtype=torch.float32, device=latent.device)
-    total = torch.empty(shape if split else (0,), dtype=torch.float32, device=latent.device)
+    states = split or lse is not None
+    peak = torch.empty(shape if states else (0,), dtype=torch.float32, device=latent.device)
+    total = torch.empty(shape if states else (0,), dtype=torch.float32, device=latent.device)
     programs = tokens * -(-heads // cut.heads) * cut.splits
     arguments = {
         "latent_ptr": latent,
@@ -248,8 +280,11 @@ def attend(
     }
     shared = {"HEADS": heads, "WIDTH": width, "PADDED": cut.padded, "SPLITS": cut.splits}
     turned = {"ROPE": rope.shape[2], "ROPE_PADDED": rope_rows.shape[2]}
-    constants = {**shared, **turned, "TAKEN": cut.heads, "ROWS": cut.rows}
+    constants = {**shared, **turned, "TAKEN": cut.heads, "ROWS": cut.rows, "STATES": states}
     launch(_attend_kernel, programs, arguments, constants, cube=True)
+    if lse is not None:
+        # A split without a row has a sum of 0.
+        lse.copy_((peak + total.log()).logsumexp(dim=1))
     if split:
         merged = tile_rows(
             current_facts(),

@@ -6,6 +6,8 @@ import torch
 from vllm.v1.attention.backend import AttentionBackend
 
 from ascend_attention.caches import CacheKind, latent_views
+from ascend_attention.layers.context_parallel import ContextParallel
+from ascend_attention.step_bytes import StepSize, context_bytes
 from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
 from ascend_attention.vllm.mla.backend import AscendMLABackend
 
@@ -17,14 +19,22 @@ class AscendMLACache(PagedCacheLayer):
         kind: what the cache holds.
         kv_lora_rank: width of a latent.
         prefix: unique name with exactly one integer, the layer's number.
+        context: the exchanges with the ranks that share contexts, if any do.
 
     Attributes:
         latents: ``[blocks, rows, L]`` of what the engine bound.
         ropes: ``[blocks, rows, R]`` of it.
     """
 
-    def __init__(self, kind: CacheKind, kv_lora_rank: int, prefix: str) -> None:
+    def __init__(
+        self,
+        kind: CacheKind,
+        kv_lora_rank: int,
+        prefix: str,
+        context: ContextParallel | None = None,
+    ) -> None:
         super().__init__(kind, prefix)
+        self.context = context
         self.kv_lora_rank = kv_lora_rank
         self.latents = self.ropes = torch.tensor([])
 
@@ -32,6 +42,23 @@ class AscendMLACache(PagedCacheLayer):
         """Take the cache that the engine allocated."""
         super().bind_kv_cache(kv_cache)
         self.latents, self.ropes = latent_views(kv_cache, self.kv_lora_rank)
+
+    def exchanged_bytes(self, step: StepSize) -> int:
+        """Bytes that the layer exchanges with the ranks that share its contexts.
+
+        Args:
+            step: the largest step.
+        """
+        if self.context is None:
+            return 0
+        return context_bytes(
+            step,
+            ranks=self.context.shard.ranks,
+            heads=self.context.num_heads,
+            latent=self.kv_lora_rank,
+            row=self.kind.width,
+            itemsize=self.kind.dtype.itemsize,
+        )
 
     def get_attn_backend(self) -> type[AttentionBackend]:
         return AscendMLABackend

@@ -6,7 +6,10 @@ from typing import cast
 
 import torch
 
+from ascend_attention.layers.context_parallel import ContextParallel
+from ascend_attention.layers.context_routes import ContextRoutes, GatheredRows, SentQueries
 from ascend_attention.layers.mla import AscendMultiHeadLatentAttention, MLAQuery
+from ascend_attention.ops.mla_attention import mla_attention
 from ascend_attention.ops.mla_cache import kv_rmsnorm_rope_cache
 from ascend_attention.ops.mla_forward import mla_forward
 from ascend_attention.vllm.mla.cache_layers import AscendMLACache
@@ -69,6 +72,8 @@ class AscendMLAImpl:
     def attend(self, query: MLAQuery, meta: AscendMLAMetadata) -> torch.Tensor:
         """``[T, h, V]`` of the step's tokens, whose rows are cached already."""
         layout = meta.layout
+        if meta.routes is not None:
+            return self._over_ranks(query, meta.block_table, meta.routes)
         # A CPU has no use for them.
         ends, lens = ((), ()) if query.kv.is_cpu else layout.host_lengths
         return mla_forward(
@@ -90,3 +95,70 @@ class AscendMLAImpl:
     ) -> torch.Tensor:
         self.write(query.kv, cos, sin, meta)
         return self.attend(query, meta)
+
+    def _over_ranks(
+        self, query: MLAQuery, block_table: torch.Tensor, routes: ContextRoutes
+    ) -> torch.Tensor:
+        """``[T, h, V]`` where ranks share contexts; all of them call it together."""
+        context = self.cache.context
+        assert context is not None, self.cache.prefix
+        sent, gathered = routes.sent, routes.gathered
+        if gathered is None:
+            assert sent is not None
+            return self._send(context, query.q_nope, query.q_rope, block_table, sent)
+        shape = self.weights.shape
+        out = query.kv.new_zeros((query.kv.shape[0], shape.num_heads, shape.value_dim))
+        out[gathered.index] = self._gather(
+            context, query.q_nope[gathered.index], query.q_rope[gathered.index], gathered
+        )
+        if sent is not None:
+            here = sent.index
+            out[here] = self._send(
+                context, query.q_nope[here], query.q_rope[here], block_table, sent
+            )
+        return out
+
+    def _send(
+        self,
+        context: ContextParallel,
+        q_nope: torch.Tensor,
+        q_rope: torch.Tensor,
+        block_table: torch.Tensor,
+        sent: SentQueries,
+    ) -> torch.Tensor:
+        scale, cache = self.weights.shape.scale, self.cache
+        # Of a token that sees no row here, the last row's number is that of padding.
+        last = sent.rows - 1
+
+        def over_own_rows(
+            latent: torch.Tensor, rope: torch.Tensor, part: slice
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            return mla_attention(
+                latent, rope, cache.latents, cache.ropes, block_table, sent.request[part],
+                last[part], scale,
+            )  # fmt: skip
+
+        return self.weights.values(
+            context.attend(self.weights.absorb(q_nope), q_rope, over_own_rows)
+        )
+
+    def _gather(
+        self,
+        context: ContextParallel,
+        q_nope: torch.Tensor,
+        q_rope: torch.Tensor,
+        gathered: GatheredRows,
+    ) -> torch.Tensor:
+        caches = (self.cache.latents, self.cache.ropes)
+        latents, ropes = context.gather_blocks(caches, gathered.blocks)
+        return mla_forward(
+            q_nope,
+            q_rope,
+            latents,
+            ropes,
+            self.weights.kv_b,
+            gathered.block_table,
+            gathered.request,
+            gathered.position,
+            self.weights.shape.scale,
+        )

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from ascend_attention.caches import CacheRole, mla_caches
+from ascend_attention.layers.context_parallel import ContextParallel
 from ascend_attention.layers.mla import AscendMultiHeadLatentAttention, MLAShape
 from ascend_attention.vllm.mla.cache_layers import AscendMLACache
 from ascend_attention.vllm.mla.impl import AscendMLAImpl
@@ -20,6 +21,7 @@ class MLAAttention(nn.Module):
         prefix: name of the layer, with its number.
         device: device family of the cache table.
         block_tokens: tokens per block, or None for the family's default.
+        context: the exchanges with the ranks that share contexts, if any do.
     """
 
     impl_cls: type[AscendMLAImpl] = AscendMLAImpl
@@ -33,6 +35,7 @@ class MLAAttention(nn.Module):
         *,
         device: str = "cpu",
         block_tokens: int | None = None,
+        context: ContextParallel | None = None,
     ) -> None:
         super().__init__()
         self.weights = AscendMultiHeadLatentAttention(shape, dtype)
@@ -44,7 +47,8 @@ class MLAAttention(nn.Module):
             block_tokens=block_tokens,
         )
         role = CacheRole.LATENT
-        self.cache = AscendMLACache(kinds[role], shape.kv_lora_rank, f"{prefix}.{role}")
+        name = f"{prefix}.{role}"
+        self.cache = AscendMLACache(kinds[role], shape.kv_lora_rank, name, context)
         self.impl = self.impl_cls(self.weights, self.cache)
 
     def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

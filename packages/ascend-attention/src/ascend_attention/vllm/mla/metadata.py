@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from vllm.v1.attention.backend import AttentionMetadata
 
+from ascend_attention.layers.context_routes import ContextRoutes
 from ascend_attention.ops.paged_rows import RowIndex
 from ascend_attention.step import StepLayout
 
@@ -19,11 +20,13 @@ class AscendMLAMetadata(AttentionMetadata):
         layout: the ragged batch.
         block_table: ``[R, nb]`` integer, blocks of every request in this group.
         write: where the row of every token goes; a negative block for one that is not written.
+        routes: how tokens attend where ranks share contexts.
     """
 
     layout: StepLayout
     block_table: torch.Tensor
     write: RowIndex
+    routes: ContextRoutes | None = None
 
 
 def build_metadata(

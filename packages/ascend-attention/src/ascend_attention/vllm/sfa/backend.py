@@ -14,7 +14,11 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.kv_cache_interface import KVCacheSpec
 
+from ascend_attention.layers.context_parallel import ContextParallel
+from ascend_attention.layers.context_routes import routes_of
+from ascend_attention.ops.token_indexer import owners
 from ascend_attention.vllm.compat import PagedRowsBackend
+from ascend_attention.vllm.context_parallel import known_lengths, own_rows
 from ascend_attention.vllm.dsa.metadata import DeferredMetadata
 from ascend_attention.vllm.sfa.metadata import AscendSFAMetadata, rows_of_slots
 
@@ -40,6 +44,7 @@ class AscendSFAMetadataBuilder(AttentionMetadataBuilder[Any]):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         layers = vllm_config.compilation_config.static_forward_context
         self.block_tokens: int = layers[layer_names[0]].kind.block_tokens
+        self.context: ContextParallel | None = layers[layer_names[0]].context
         self.max_context = vllm_config.model_config.max_model_len
 
     def build(
@@ -50,7 +55,8 @@ class AscendSFAMetadataBuilder(AttentionMetadataBuilder[Any]):
     ) -> DeferredMetadata[AscendSFAMetadata]:
         common = common_attn_metadata
         ends = common.query_start_loc[1 : common.num_reqs + 1]
-        return self._deferred(common, lambda: ends.int(), common.max_seq_len)
+        known = None if self.context is None else known_lengths(common)
+        return self._deferred(common, lambda: ends.int(), common.max_seq_len, known)
 
     def build_for_cudagraph_capture(
         self, common_attn_metadata: CommonAttentionMetadata
@@ -69,16 +75,31 @@ class AscendSFAMetadataBuilder(AttentionMetadataBuilder[Any]):
         return self._deferred(common_attn_metadata, ends, self.max_context)
 
     def _deferred(
-        self, common: CommonAttentionMetadata, ends: Callable[[], torch.Tensor], most: int
+        self,
+        common: CommonAttentionMetadata,
+        ends: Callable[[], torch.Tensor],
+        most: int,
+        known: tuple[list[int], list[int]] | None = None,
     ) -> DeferredMetadata[AscendSFAMetadata]:
         # vLLM changes its object between draft tokens, so it is read now.
         tokens, table = common.num_actual_tokens, common.block_table_tensor[: common.num_reqs]
         seq_lens, slots = common.seq_lens[: common.num_reqs], common.slot_mapping[:tokens]
-        most = min(most, self.max_context, table.shape[1] * self.block_tokens)
+        page, context = self.block_tokens, self.context
+        ranks = 1 if context is None else context.shard.ranks
+        most = min(most, self.max_context, table.shape[1] * page * ranks)
 
         def make() -> AscendSFAMetadata:
-            write = rows_of_slots(slots, self.block_tokens)
-            return AscendSFAMetadata(tokens, table.int(), ends(), seq_lens.int(), write, most)
+            blocks, last, lens = table.int(), ends(), seq_lens.int()
+            if context is None:
+                write = rows_of_slots(slots, page)
+                return AscendSFAMetadata(tokens, blocks, last, lens, write, most)
+            shard = context.shard
+            request, seen = owners(last, lens, tokens)
+            position = seen - 1
+            write = own_rows(shard, request, position, blocks, slots, page)
+            heads = ranks * context.num_heads
+            routes = routes_of(shard, request, position, blocks, page, most, known, heads)
+            return AscendSFAMetadata(tokens, blocks, last, lens, write, most, routes)
 
         return DeferredMetadata(make)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from vllm.v1.attention.backend import AttentionBackend
 
-from ascend_attention.caches import index_views
+from ascend_attention.caches import CacheKind, index_views
+from ascend_attention.layers.context_parallel import ContextParallel
 from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
 from ascend_attention.vllm.mla.cache_layers import AscendMLACache
 from ascend_attention.vllm.sfa.backend import AscendSFABackend
@@ -31,7 +32,19 @@ class AscendSFALatentCache(AscendMLACache):
 
 
 class AscendSFAIndexCache(PagedCacheLayer):
-    """The indexer's key of every token, in eight bits with a scale where the family has it so."""
+    """The indexer's key of every token, in eight bits with a scale where the family has it so.
+
+    Args:
+        kind: what the cache holds.
+        prefix: unique name with exactly one integer, the layer's number.
+        context: the exchanges with the ranks that share contexts, if any do.
+    """
+
+    def __init__(
+        self, kind: CacheKind, prefix: str, context: ContextParallel | None = None
+    ) -> None:
+        super().__init__(kind, prefix)
+        self.context = context
 
     def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
         """Take the cache that the engine allocated."""

@@ -14,6 +14,7 @@ from ascend_attention.ops.sparse_mla import sparse_mla
 from ascend_attention.vllm.sfa.cache_layers import AscendSFALatentCache
 from ascend_attention.vllm.sfa.indexer import IndexerWrapper
 from ascend_attention.vllm.sfa.metadata import AscendSFAMetadata
+from ascend_attention.vllm.sfa.over_ranks import over_ranks
 from ascend_attention.vllm.sfa.shared import SharedSelection
 
 
@@ -76,6 +77,8 @@ class AscendSFAImpl:
     ) -> torch.Tensor:
         weights, cache = self.weights, self.cache
         self._write(query.kv, cos, sin, meta.write)
+        if meta.routes is not None:
+            return over_ranks(self, hidden, query, cos, sin, meta, meta.routes)
         if self.indexer is None:
             selected = self.selection.take()
         else:

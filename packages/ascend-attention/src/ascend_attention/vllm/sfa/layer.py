@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ascend_attention.caches import CacheRole, sparse_mla_caches
+from ascend_attention.layers.context_parallel import ContextParallel
 from ascend_attention.layers.mla import AscendMultiHeadLatentAttention, MLAShape
 from ascend_attention.layers.token_indexer import IndexerShape, TokenIndexer
 from ascend_attention.vllm.sfa.cache_layers import AscendSFAIndexCache, AscendSFALatentCache
@@ -29,6 +30,7 @@ class SFAAttention(nn.Module):
         block_tokens: tokens per block, or None for the family's default.
         keep_dtype: caches keep the model's dtype, whatever the family fixes.
         int8_latents: latents are cached in eight bits.
+        context: the exchanges with the ranks that share contexts, if any do.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class SFAAttention(nn.Module):
         block_tokens: int | None = None,
         keep_dtype: bool = False,
         int8_latents: bool = False,
+        context: ContextParallel | None = None,
     ) -> None:
         super().__init__()
         self.weights = AscendMultiHeadLatentAttention(shape, dtype)
@@ -56,14 +59,15 @@ class SFAAttention(nn.Module):
             int8_latents=int8_latents,
         )
         role = CacheRole.LATENT
-        self.cache = AscendSFALatentCache(kinds[role], shape.kv_lora_rank, f"{prefix}.{role}")
+        name = f"{prefix}.{role}"
+        self.cache = AscendSFALatentCache(kinds[role], shape.kv_lora_rank, name, context)
         self.indexer: TokenIndexer | None = None
         self.index_cache: AscendSFAIndexCache | None = None
         wrapper = None
         if indexer is not None:
             role = CacheRole.INDEX_KEY
             self.indexer = TokenIndexer(indexer, dtype)
-            self.index_cache = AscendSFAIndexCache(kinds[role], f"{prefix}.{role}")
+            self.index_cache = AscendSFAIndexCache(kinds[role], f"{prefix}.{role}", context)
             wrapper = IndexerWrapper(self.indexer, self.index_cache)
         self.impl = AscendSFAImpl(self.weights, self.cache, wrapper)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from vllm.v1.attention.backend import AttentionMetadata
 
+from ascend_attention.layers.context_routes import ContextRoutes
 from ascend_attention.ops.paged_rows import RowIndex
 
 
@@ -21,6 +22,7 @@ class AscendSFAMetadata(AttentionMetadata):
         seq_lens: ``[R]`` int32, context length of every request, its queries included.
         write: where the row of every query goes; a negative block for one that is not written.
         most_tokens: a bound for the longest context.
+        routes: how tokens attend where ranks share contexts.
     """
 
     num_tokens: int
@@ -29,6 +31,7 @@ class AscendSFAMetadata(AttentionMetadata):
     seq_lens: torch.Tensor
     write: RowIndex
     most_tokens: int
+    routes: ContextRoutes | None = None
 
 
 def rows_of_slots(slot_mapping: torch.Tensor, block_tokens: int) -> RowIndex:

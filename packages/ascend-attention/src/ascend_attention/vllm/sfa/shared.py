@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 from ascend_ops_core.errors import InvalidInputError
 
 
@@ -18,14 +19,18 @@ class SharedSelection:
 
     def __init__(self) -> None:
         self.takers = 0
-        self._selected: torch.Tensor | None = None
+        self._selected: Any = None
         self._left = 0
 
-    def offer(self, selected: torch.Tensor) -> None:
-        """Keep ``selected [T, K]`` of this step, if any layer takes it over."""
+    def offer(self, selected: Any) -> None:
+        """Keep what was selected in this step, if any layer takes it over.
+
+        Args:
+            selected: ``[T, K]`` tokens; where ranks share contexts, what they make of it.
+        """
         self._selected, self._left = (selected, self.takers) if self.takers else (None, 0)
 
-    def take(self) -> torch.Tensor:
+    def take(self) -> Any:
         """What was offered last.
 
         Raises:

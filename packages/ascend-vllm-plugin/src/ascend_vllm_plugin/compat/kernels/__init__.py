@@ -1,7 +1,8 @@
 """Puts our functions in the places where vLLM's V1 runner launches Triton kernels of its own.
 
 vLLM's kernels are written and tuned for CUDA. On an NPU the slots of a step's tokens come from
-:mod:`ascend_ops_core.ops.slot_mapping`, and what speculation needs from plain torch.
+:mod:`ascend_ops_core.ops.slot_mapping`, drafts are verified by
+:mod:`ascend_specdec.ops.verification`, and what a draft model needs comes from plain torch.
 """
 
 from __future__ import annotations
@@ -12,18 +13,10 @@ from typing import Any
 
 import torch
 from ascend_ops_core.ops.slot_mapping import PADDING_SLOT, compute_slot_mapping
+from ascend_specdec.vllm import kernels as verification_kernels
+from ascend_specdec.vllm.kernels import Kernel
 
-from ascend_vllm_plugin.compat.kernels import draft, rejection
-
-
-class Kernel:
-    """Called as a Triton kernel is: ``kernel[grid](...)``."""
-
-    def __init__(self, function: Callable[..., None]) -> None:
-        self.function = function
-
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        return self.function
+from ascend_vllm_plugin.compat.kernels import draft
 
 
 def slot_mapping(
@@ -86,19 +79,10 @@ REPLACED: dict[tuple[str, str], Callable[..., None]] = {
         "vllm.v1.spec_decode.llm_base_proposer",
         "eagle_prepare_next_token_padded_kernel",
     ): draft.prepare_next_token_padded,
-    ("vllm.v1.sample.rejection_sampler", "expand_kernel"): rejection.expand,
-    (
-        "vllm.v1.sample.rejection_sampler",
-        "rejection_greedy_sample_kernel",
-    ): rejection.greedy,
-    (
-        "vllm.v1.sample.rejection_sampler",
-        "rejection_random_sample_kernel",
-    ): rejection.random,
-    (
-        "vllm.v1.sample.rejection_sampler",
-        "sample_recovered_tokens_kernel",
-    ): rejection.recover,
+    **{
+        ("vllm.v1.sample.rejection_sampler", name): function
+        for name, function in verification_kernels.REPLACED.items()
+    },
 }
 """Module and name of vLLM's kernel, and what runs in its place."""
 

@@ -1,8 +1,9 @@
-"""vLLM's kernels that verify drafts, in torch on any device, without waiting for the device.
+"""Our verification in the places where vLLM's V1 runner launches Triton kernels of its own.
 
 Upstream symbols (0.27.1): ``rejection_greedy_sample_kernel``, ``rejection_random_sample_kernel``,
 ``expand_kernel`` and ``sample_recovered_tokens_kernel`` of ``vllm.v1.sample.rejection_sampler``.
-They exist for Triton on CUDA and as C++ for CPU tensors.
+They are written for CUDA; their C++ counterparts for CPU tensors leave sampling parameters of
+drafts unwritten and can accept the placeholder -1, so ours take their place there as well.
 
 R requests have N drafted tokens, which lie one request behind the other; ``cumulative [R]`` counts
 those up to and including each request; S is the largest number of any request.
@@ -10,10 +11,28 @@ those up to and including each request; S is the largest number of any request.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from ascend_ops_core.errors import InvalidInputError
+
+from ascend_specdec.ops.verification import (
+    expand_to_drafts,
+    recovered_tokens,
+    verify_greedy,
+    verify_random,
+)
+
+
+class Kernel:
+    """Called as a Triton kernel is: ``kernel[grid](...)``."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self.function = function
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return self.function
 
 
 def expand(
@@ -34,10 +53,7 @@ def expand(
         replace_to: see ``replace_from``.
         unused: constants of the Triton kernel.
     """
-    if not output.numel():
-        return
-    chosen = values.masked_fill(values == replace_from, replace_to)
-    output.copy_(chosen[_request_of_token(cumulative, output.shape[0])])
+    expand_to_drafts(output, values, cumulative, replace_from, replace_to)
 
 
 def greedy(
@@ -62,7 +78,7 @@ def greedy(
         argmax: ``[N]``, what the target chooses.
         bonus: ``[R, 1]``.
         is_greedy: ``[R]`` bool, requests that this is for; None for all.
-        most_drafts: ``S``.
+        most_drafts: ``S``, which the width of ``output`` tells.
         uniform: of synthetic acceptance, which is refused.
         rates: the same.
         SYNTHETIC_MODE: the same.
@@ -71,9 +87,7 @@ def greedy(
         InvalidInputError: synthetic acceptance is asked for.
     """
     _refuse_synthetic(SYNTHETIC_MODE)
-    rows = _Rows(cumulative, most_drafts, drafts.shape[0])
-    accepted = rows.spread(drafts == argmax.to(drafts.dtype), fill=False)
-    _write(output, rows, accepted, rows.spread(argmax, fill=-1), bonus, is_greedy)
+    verify_greedy(output, cumulative, drafts, argmax, bonus, is_greedy)
 
 
 def random(
@@ -85,7 +99,7 @@ def random(
     bonus: torch.Tensor,
     recovered: torch.Tensor,
     uniform: torch.Tensor,
-    is_greedy: torch.Tensor,
+    is_greedy: torch.Tensor | None,
     most_drafts: int,
     vocab_size: int,
     rates: torch.Tensor | None = None,
@@ -104,8 +118,8 @@ def random(
         recovered: ``[N]``, what stands for a rejected draft.
         uniform: ``[N]`` in [0, 1).
         is_greedy: ``[R]`` bool, requests that this is not for; None for none.
-        most_drafts: ``S``.
-        vocab_size: ``V``.
+        most_drafts: ``S``, which the width of ``output`` tells.
+        vocab_size: ``V``, which the probabilities tell.
         rates: of synthetic acceptance, which is refused.
         NO_DRAFT_PROBS: ``draft_probs`` is None.
         SYNTHETIC_MODE: refused.
@@ -114,16 +128,10 @@ def random(
         InvalidInputError: synthetic acceptance is asked for.
     """
     _refuse_synthetic(SYNTHETIC_MODE)
-    rows = _Rows(cumulative, most_drafts, drafts.shape[0])
-    place = drafts.clamp(min=0).long().unsqueeze(1)
-    target = target_probs.gather(1, place).squeeze(1)
-    draft = torch.ones_like(target)
-    if draft_probs is not None:
-        draft = draft_probs.gather(1, place).squeeze(1)
-    accepted = (drafts >= 0) & (draft > 0) & (target / draft >= uniform)
-    written = torch.where(accepted, drafts, recovered)
     chosen = None if is_greedy is None else ~is_greedy
-    _write(output, rows, rows.spread(accepted, fill=False), rows.spread(written, -1), bonus, chosen)
+    verify_random(
+        output, cumulative, drafts, draft_probs, target_probs, bonus, recovered, uniform, chosen
+    )
 
 
 def recover(
@@ -147,72 +155,41 @@ def recover(
         draft_probs: ``[N, V]`` or None.
         target_probs: ``[N, V]``.
         inverse_noise: ``[R, V]``, the exponential race of each request.
-        vocab_size: ``V``.
+        vocab_size: ``V``, which the probabilities tell.
         unused: block size of the Triton kernel.
         NO_DRAFT_PROBS: ``draft_probs`` is None.
         constants: constants of the Triton kernel.
     """
-    if not output.numel():
-        return
-    if draft_probs is None:
-        tokens = torch.arange(vocab_size, device=drafts.device)
-        left = target_probs.masked_fill(tokens == drafts.unsqueeze(1), 0)
-    else:
-        left = (target_probs - draft_probs).clamp(min=0)
-    race = left * inverse_noise[_request_of_token(cumulative, output.shape[0])]
-    output.copy_(race.argmax(dim=1))
-
-
-class _Rows:
-    """The tokens of N drafts as ``[R, S]``, one request a row."""
-
-    def __init__(self, cumulative: torch.Tensor, most: int, tokens: int) -> None:
-        ends = cumulative.long()
-        self.counts = torch.diff(ends, prepend=ends.new_zeros(1))
-        column = torch.arange(most, device=ends.device)
-        self.inside = column < self.counts.unsqueeze(1)
-        self.column = torch.arange(most + 1, device=ends.device)
-        index = (ends - self.counts).unsqueeze(1) + column
-        self.index = index.clamp(max=max(tokens - 1, 0))
-        self.tokens = tokens
-
-    def spread(self, values: torch.Tensor, fill: Any) -> torch.Tensor:
-        """``values [N]`` as ``[R, S]``."""
-        if not self.tokens:
-            return values.new_full(self.index.shape, fill)
-        return values[self.index].masked_fill(~self.inside, fill)
-
-
-def _write(
-    output: torch.Tensor,
-    rows: _Rows,
-    accepted: torch.Tensor,
-    tokens: torch.Tensor,
-    bonus: torch.Tensor,
-    chosen: torch.Tensor | None,
-) -> None:
-    """Write accepted tokens, the first rejected one, or the bonus token."""
-    # Accepted drafts in front of each place; a place is reached if all in front of it are.
-    run = accepted.long().cumprod(dim=1).sum(dim=1, keepdim=True)
-    count = rows.counts.unsqueeze(1)
-    padded = torch.nn.functional.pad(tokens.to(output.dtype), (0, 1), value=-1)
-    is_bonus = (rows.column == count) & (run == count)
-    is_token = (rows.column <= run) & (rows.column < count)
-    if chosen is not None:
-        is_bonus &= chosen.unsqueeze(1)
-        is_token &= chosen.unsqueeze(1)
-    output.copy_(torch.where(is_token, padded, output))
-    output.copy_(torch.where(is_bonus, bonus.view(-1, 1).to(output.dtype), output))
-
-
-def _request_of_token(cumulative: torch.Tensor, tokens: int) -> torch.Tensor:
-    """``[N]`` int64: the request of every token, found without asking the device for sizes."""
-    token = torch.arange(tokens, device=cumulative.device)
-    return (token.unsqueeze(1) >= cumulative).sum(dim=1)
+    noise = inverse_noise.float()
+    output.copy_(recovered_tokens(cumulative, drafts, draft_probs, target_probs, noise))
 
 
 def _refuse_synthetic(asked: bool) -> None:
     if asked:
         raise InvalidInputError(
-            "synthetic acceptance of drafts", "it is not computed on an NPU", "Leave it out."
+            "synthetic acceptance of drafts",
+            "accepted tokens would not be those of the model",
+            "Leave rejection_sample_method out.",
         )
+
+
+REPLACED: dict[str, Callable[..., None]] = {
+    "expand_kernel": expand,
+    "rejection_greedy_sample_kernel": greedy,
+    "rejection_random_sample_kernel": random,
+    "sample_recovered_tokens_kernel": recover,
+}
+"""Name of vLLM's kernel in ``vllm.v1.sample.rejection_sampler``, and what runs in its place."""
+
+
+def replace_cpu_kernels() -> None:
+    """Put ours where vLLM's CPU runner looks for its own; may be called repeatedly.
+
+    Raises:
+        AttributeError: vLLM has no kernel of that name there any more.
+    """
+    from vllm.utils import cpu_triton_utils
+
+    for name, function in REPLACED.items():
+        getattr(cpu_triton_utils, name)
+        setattr(cpu_triton_utils, name, Kernel(function))

@@ -1,0 +1,323 @@
+"""Scores and selection of blocks in Triton.
+
+Scores: a row is one index head of one query. A tile of rows is multiplied with one block of keys
+after another, so that keys are loaded once for all queries of a request in the tile; where requests
+change inside a tile, each has its turn over all rows and stores those that are its own. The scores
+of a few blocks are collected, get their priorities, and leave together.
+
+Selection: a tile of rows stays in the unified buffer while its best candidates are taken one by
+one, which needs neither a sort nor a second pass for what is invalid.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from ascend_ops_core.devices import current_facts
+from ascend_ops_core.kernels import as_int64
+from ascend_ops_core.launch import launch
+from ascend_ops_core.tiling import next_power_of_two, tile_rows
+
+from ascend_attention.ops.block_selection import reference
+
+# The smallest side of a product.
+_FEWEST_ROWS = 16
+_MOST_ROWS = 64
+_MOST_KEYS = 128
+
+# Columns of scores that leave together: 32 bytes, the least that a transfer moves.
+_COLUMNS = 8
+
+# Bytes per candidate: score and number, comparison and what replaces them.
+_CANDIDATE_BYTES = 20
+
+# Units of work per matrix core, so that a core with short requests takes more of them.
+_UNITS_PER_CORE = 4
+
+_LEAST = tl.constexpr(reference.LEAST)
+_INIT = tl.constexpr(reference.INIT)
+_LOCAL = tl.constexpr(reference.LOCAL)
+# Above every number of a block, and exact as a float.
+_NO_BLOCK = tl.constexpr(1 << 24)
+
+
+@triton.jit
+def _block_scores_kernel(
+    query_ptr,
+    key_ptr,
+    table_ptr,
+    request_ptr,
+    position_ptr,
+    last_ptr,
+    out_ptr,
+    rows,
+    columns,
+    first_block,
+    block_stride,
+    columns_per_unit,
+    runs,
+    table_stride,
+    key_block_stride,
+    key_row_stride,
+    programs,
+    STEP: tl.constexpr,
+    TURNS: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+    PAGE: tl.constexpr,
+    KEYS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INIT_BLOCKS: tl.constexpr,
+    LOCAL_BLOCKS: tl.constexpr,
+):
+    h = tl.arange(0, ROWS)
+    d = tl.arange(0, PADDED)
+    k = tl.arange(0, KEYS)
+    c = tl.arange(0, COLUMNS)
+    for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
+        tile = unit // runs
+        from_column = (unit - tile * runs) * columns_per_unit
+        to_column = from_column + columns_per_unit
+        to_column = tl.where(to_column < columns, to_column, columns)
+        first = tile * STEP
+        left = tl.where(rows - first < STEP, rows - first, STEP)
+        start = as_int64(first)
+        query = tl.load(
+            query_ptr + start * DIM + h[:, None] * DIM + d[None, :],
+            mask=(h < left)[:, None] & (d < DIM)[None, :],
+            other=0.0,
+        )
+        # The position of a row, and the last block that it sees; -1 both for padding.
+        place = tl.load(position_ptr + start + h, mask=h < left, other=-1)
+        last = tl.load(last_ptr + start + h, mask=h < left, other=-1)
+        if TURNS > 1:
+            owner = tl.load(request_ptr + start + h, mask=h < left, other=-1)
+        done = 0
+        for _ in range(TURNS):
+            # The turn of one request: rows `done` to `end`. Turns that are left over are empty.
+            at = first + tl.where(done < left, done, left - 1)
+            request = tl.load(request_ptr + at)
+            if TURNS > 1:
+                other = (owner != request) & (h >= done) & (h < left)
+                end = tl.min(tl.where(other, h, left), axis=0)
+                most = tl.max(tl.where((h >= done) & (h < end), last, -1), axis=0)
+                stop = tl.where(end > done, to_column, from_column)
+            else:
+                end = left
+                most = tl.load(last_ptr + at)
+                stop = to_column
+            table = table_ptr + as_int64(request) * table_stride
+            for column in range(from_column, stop, COLUMNS):
+                scores = tl.full((ROWS, COLUMNS), _LEAST, tl.float32)
+                # Columns in front of `live` hold blocks that one of the rows sees.
+                behind = tl.where(column + COLUMNS < stop, column + COLUMNS, stop)
+                seen = most - first_block
+                live = tl.where(seen >= 0, seen // block_stride + 1, 0)
+                live = tl.where(live < behind, live, behind)
+                for one in range(column, live):
+                    number = first_block + one * block_stride
+                    block = tl.load(table + number)
+                    best = tl.full((ROWS,), _LEAST, tl.float32)
+                    for row in range(0, PAGE, KEYS):
+                        at_key = key_ptr + as_int64(block) * key_block_stride
+                        at_key += row * key_row_stride
+                        if PADDED == DIM:
+                            keys = tl.load(at_key + k[:, None] * key_row_stride + d[None, :])
+                        else:
+                            keys = tl.load(
+                                at_key + k[:, None] * key_row_stride + d[None, :],
+                                mask=(d < DIM)[None, :],
+                                other=0.0,
+                            )
+                        products = tl.dot(query, tl.trans(keys), input_precision="ieee")
+                        inside = (number * PAGE + row + k)[None, :] <= place[:, None]
+                        # A comparison with NaN is false.
+                        products = tl.where(inside & (products > _LEAST), products, _LEAST)
+                        top = tl.max(products, axis=1)
+                        best = tl.where(top > best, top, best)
+                    scores = tl.where((c == one - column)[None, :], best[:, None], scores)
+                numbers = first_block + (column + c) * block_stride
+                if INIT_BLOCKS > 0:
+                    scores = tl.where((numbers < INIT_BLOCKS)[None, :], _INIT, scores)
+                if LOCAL_BLOCKS > 0:
+                    local = numbers[None, :] > (last - LOCAL_BLOCKS)[:, None]
+                    scores = tl.where(local, _LOCAL, scores)
+                scores = tl.where(numbers[None, :] <= last[:, None], scores, float("-inf"))
+                tl.store(
+                    out_ptr + start * columns + column + h[:, None] * columns + c[None, :],
+                    scores,
+                    mask=((h >= done) & (h < end))[:, None] & (c < behind - column)[None, :],
+                )
+            done = end
+
+
+@triton.jit
+def _best_blocks_kernel(
+    scores_ptr,
+    ids_ptr,
+    chosen_ptr,
+    values_ptr,
+    rows,
+    first_block,
+    block_stride,
+    programs,
+    CANDIDATES: tl.constexpr,
+    PADDED: tl.constexpr,
+    TAKEN: tl.constexpr,
+    KEPT: tl.constexpr,
+    PADDED_KEPT: tl.constexpr,
+    GIVEN: tl.constexpr,
+):
+    r = tl.arange(0, TAKEN)
+    c = tl.arange(0, PADDED)
+    k = tl.arange(0, PADDED_KEPT)
+    for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
+        first = as_int64(unit) * TAKEN
+        real = r < rows - first
+        mask = real[:, None] & (c < CANDIDATES)[None, :]
+        at = first * CANDIDATES + r[:, None] * CANDIDATES + c[None, :]
+        scores = tl.load(scores_ptr + at, mask=mask, other=float("-inf"))
+        if GIVEN:
+            ids = tl.load(ids_ptr + at, mask=mask, other=-1)
+            scores = tl.where((ids >= 0) & (scores > float("-inf")), scores, float("-inf"))
+        else:
+            scores = tl.where(scores > float("-inf"), scores, float("-inf"))
+            ids = tl.broadcast_to(c[None, :], (TAKEN, PADDED))
+        chosen = tl.full((TAKEN, PADDED_KEPT), -1, tl.int32)
+        values = tl.full((TAKEN, PADDED_KEPT), float("-inf"), tl.float32)
+        for place in range(KEPT):
+            top = tl.max(scores, axis=1)
+            number = tl.min(tl.where(scores == top[:, None], ids, _NO_BLOCK), axis=1)
+            scores = tl.where(ids == number[:, None], float("-inf"), scores)
+            here = (k == place)[None, :] & (top > float("-inf"))[:, None]
+            chosen = tl.where(here, number[:, None], chosen)
+            values = tl.where(here, top[:, None], values)
+        if not GIVEN:
+            chosen = tl.where(chosen >= 0, first_block + chosen * block_stride, -1)
+        to = first * KEPT + r[:, None] * KEPT + k[None, :]
+        stored = real[:, None] & (k < KEPT)[None, :]
+        tl.store(chosen_ptr + to, chosen, mask=stored)
+        tl.store(values_ptr + to, values, mask=stored)
+
+
+def block_scores(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    request: torch.Tensor,
+    position: torch.Tensor,
+    columns: int,
+    first_block: int,
+    block_stride: int,
+    init_blocks: int,
+    local_blocks: int,
+) -> torch.Tensor:
+    """See :func:`ascend_attention.ops.block_selection.block_scores`."""
+    tokens, heads, width = query.shape
+    page, device = key_cache.shape[1], query.device
+    out = torch.empty((tokens, heads, columns), dtype=torch.float32, device=device)
+    if not columns or not heads:
+        return out
+    if not block_table.numel() or not key_cache.numel():
+        return out.fill_(float("-inf"))
+    facts = current_facts()
+    # Requests of fewer queries on average would take turns over rows that are not theirs.
+    together = min(next_power_of_two(tokens // block_table.shape[0]), max(1, _MOST_ROWS // heads))
+    step = together * heads
+    tiles = -(-tokens // together)
+    groups = -(-columns // _COLUMNS)
+    runs = max(1, min(groups, _UNITS_PER_CORE * facts.cube_cores // max(tiles, 1)))
+    columns_per_unit = -(-groups // runs) * _COLUMNS
+    runs = -(-columns // columns_per_unit)
+    programs = tiles * runs
+    place = position.clamp(min=-1)
+    last = torch.div(place, page, rounding_mode="floor")
+    arguments = {
+        "query_ptr": query.contiguous(),
+        "key_ptr": key_cache,
+        "table_ptr": block_table,
+        # Padding may name any request, and reads nothing of it.
+        "request_ptr": _per_row(torch.where(place >= 0, request, 0), heads),
+        "position_ptr": _per_row(place, heads),
+        "last_ptr": _per_row(last, heads),
+        "out_ptr": out,
+        "rows": tokens * heads,
+        "columns": columns,
+        "first_block": first_block,
+        "block_stride": block_stride,
+        "columns_per_unit": columns_per_unit,
+        "runs": runs,
+        "table_stride": block_table.stride(0),
+        "key_block_stride": key_cache.stride(0),
+        "key_row_stride": key_cache.stride(1),
+        "programs": programs,
+    }
+    constants = {
+        "STEP": step,
+        "TURNS": together,
+        "ROWS": max(next_power_of_two(step), _FEWEST_ROWS),
+        "DIM": width,
+        "PADDED": max(next_power_of_two(width), _FEWEST_ROWS),
+        "PAGE": page,
+        "KEYS": min(page & -page, _MOST_KEYS),
+        "COLUMNS": _COLUMNS,
+        "INIT_BLOCKS": init_blocks,
+        "LOCAL_BLOCKS": local_blocks,
+    }
+    launch(_block_scores_kernel, programs, arguments, constants, cube=True)
+    return out
+
+
+def _per_row(values: torch.Tensor, heads: int) -> torch.Tensor:
+    """``[T * G]`` int32 of what is given for every query."""
+    return values.int().repeat_interleave(heads)
+
+
+def best_blocks(
+    scores: torch.Tensor,
+    ids: torch.Tensor | None,
+    top_k: int,
+    first_block: int,
+    block_stride: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :func:`ascend_attention.ops.block_selection.best_blocks`."""
+    tokens, heads, candidates = scores.shape
+    shape = (tokens, heads, top_k)
+    chosen = torch.empty(shape, dtype=torch.int32, device=scores.device)
+    values = torch.empty(shape, dtype=torch.float32, device=scores.device)
+    if not candidates:
+        return chosen.fill_(-1), values.fill_(float("-inf"))
+    rows = tokens * heads
+    padded = max(next_power_of_two(candidates), _COLUMNS)
+    padded_kept = max(next_power_of_two(top_k), _COLUMNS)
+    taken = tile_rows(
+        current_facts(),
+        padded,
+        streamed=4 if ids is None else 8,
+        local=_CANDIDATE_BYTES,
+        per_row=padded_kept * _CANDIDATE_BYTES,
+        maximum=min(_MOST_ROWS, next_power_of_two(rows)),
+    )
+    programs = -(-rows // taken)
+    arguments = {
+        "scores_ptr": scores.contiguous(),
+        "ids_ptr": None if ids is None else ids.contiguous(),
+        "chosen_ptr": chosen,
+        "values_ptr": values,
+        "rows": rows,
+        "first_block": first_block,
+        "block_stride": block_stride,
+        "programs": programs,
+    }
+    constants = {
+        "CANDIDATES": candidates,
+        "PADDED": padded,
+        "TAKEN": taken,
+        "KEPT": top_k,
+        "PADDED_KEPT": padded_kept,
+        "GIVEN": ids is not None,
+    }
+    launch(_best_blocks_kernel, programs, arguments, constants)
+    return chosen, values

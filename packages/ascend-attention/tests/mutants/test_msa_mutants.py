@@ -1,0 +1,50 @@
+"""Faults in the kernels of MiniMax-M3's attention that their proofs notice."""
+
+from __future__ import annotations
+
+import pytest
+from ascend_ops_core.testing.mutants import assert_noticed
+
+pytestmark = pytest.mark.interpreter
+
+
+@pytest.mark.parametrize(
+    ("original", "replacement"),
+    [
+        ("inside & (products > _LEAST)", "(products > _LEAST)"),
+        ("(numbers < INIT_BLOCKS)[None, :], _INIT", "(numbers < 0)[None, :], _INIT"),
+        ("numbers[None, :] > (last - LOCAL_BLOCKS)", "numbers[None, :] >= (last - LOCAL_BLOCKS)"),
+        ("number = first_block + one * block_stride", "number = first_block + one"),
+    ],
+    ids=["later keys seen", "first blocks dropped", "one more local", "stride dropped"],
+)
+def test_block_scores(original: str, replacement: str) -> None:
+    assert_noticed("ascend_attention::block_scores", original, replacement)
+
+
+@pytest.mark.parametrize(
+    ("original", "replacement"),
+    [
+        ("scores = tl.where(ids == number[:, None], float(\"-inf\"), scores)", "pass"),
+        ("tl.min(tl.where(scores == top[:, None], ids, _NO_BLOCK), axis=1)",
+         "tl.max(tl.where(scores == top[:, None], ids, -1), axis=1)"),
+        ("(ids >= 0) & (scores > float(\"-inf\"))", "(scores > float(\"-inf\"))"),
+    ],
+    ids=["taken again", "higher number first", "unused candidate taken"],
+)  # fmt: skip
+def test_best_blocks(original: str, replacement: str) -> None:
+    assert_noticed("ascend_attention::best_blocks", original, replacement)
+
+
+@pytest.mark.parametrize(
+    ("original", "replacement"),
+    [
+        ("first + tl.arange(0, ROWS) < context", "first + tl.arange(0, ROWS) <= context"),
+        ("total = total * tl.exp(peak - higher)", "total = total"),
+        ("first = split * share", "first = 0 * share"),
+        ("group = at_group - token * GROUPS", "group = 0"),
+    ],
+    ids=["later key seen", "sum not rescaled", "splits overlap", "first head for all"],
+)
+def test_block_sparse_attention(original: str, replacement: str) -> None:
+    assert_noticed("ascend_attention::block_sparse_attention", original, replacement)

@@ -1,0 +1,1 @@
+"""Reading checkpoints: configs, tables of tensors, headers."""

@@ -1,0 +1,1 @@
+"""Operator families, one folder each."""

@@ -1,0 +1,66 @@
+"""Two processes that split the heads and share every context give what one process gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ascend_models_deepseek.testing import FLOAT32_LOGITS_ATOL, Oracle, random_prompt
+from ascend_models_deepseek.testing.oracle_v3 import V3Oracle
+from ascend_models_deepseek.testing.oracle_v32 import V32Oracle
+from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, write_v3_checkpoint
+from ascend_models_deepseek.testing.tiny_v32 import V32_SPECS, write_v32_checkpoint
+
+from .test_processes import COUNT, run
+
+pytestmark = pytest.mark.serve
+
+# One token, which lies on one rank alone; lengths around a block of both ranks; one whose last
+# chunk is short, so that both ways of attending to shared contexts are taken.
+LENGTHS = (1, 63, 64, 129, 201)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("v3", {"cp_kv_cache_interleave_size": 16}),
+        ("v32", {"speculative_config": {"method": "mtp", "num_speculative_tokens": 2}}),
+    ],
+)
+def test_tokens_are_those_of_transformers(
+    name: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    folder, oracle = made(name, tmp_path / "checkpoint")
+    settings = settings | {
+        "tensor_parallel_size": 2,
+        "decode_context_parallel_size": 2,
+        "block_size": 32,
+        "max_num_batched_tokens": 100,
+    }
+    prompts = [prompt(oracle, length) for length in LENGTHS]
+    for given, (tokens, logits) in zip(
+        prompts, run(folder, settings, prompts, tmp_path), strict=True
+    ):
+        expected = oracle.picked_logits(given, tokens)
+        assert len(tokens) == COUNT
+        assert float((logits - expected).abs().max()) <= FLOAT32_LOGITS_ATOL
+        assert expected.argmax(-1).tolist() == tokens
+        if isinstance(oracle, V32Oracle):
+            assert oracle.selection_effect([*given, *tokens]) > 0.05
+
+
+def made(name: str, folder: Path) -> tuple[Path, Oracle]:
+    """Write a checkpoint and load it in transformers."""
+    if name == "v3":
+        write_v3_checkpoint(V3_SPECS[name], folder)
+        return folder, V3Oracle(folder)
+    write_v32_checkpoint(V32_SPECS[name], folder)
+    return folder, V32Oracle(folder)
+
+
+def prompt(oracle: Oracle, length: int) -> list[int]:
+    """A prompt whose selections rounding does not decide."""
+    if isinstance(oracle, V32Oracle):
+        return oracle.clear_prompt(length, COUNT, seed=length)
+    return random_prompt(length, 512, seed=length)
