@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from ascend_models_deepseek.deepseek_v4.headers import check_headers, read_headers
-from ascend_models_deepseek.deepseek_v4.weights import CheckpointError, TensorRule, WeightTable
+from ascend_ops_core.checkpoint.headers import check_headers, read_headers
+from ascend_ops_core.checkpoint.table import CheckpointError, TensorRule, WeightTable
 from safetensors.torch import save_file
 
 TABLE = WeightTable({"a": TensorRule((2, 3), "a"), "b": TensorRule((4,), "b")}, ("mtp.",))

@@ -18,8 +18,9 @@ from ascend_fused_moe.vllm import groups as groups_of_vllm
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.moe import DeepseekV4MoE
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import WeightTable, main_table
+from ascend_models_deepseek.deepseek_v4.weights import main_table
 from ascend_models_deepseek.testing import SPECS
+from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.testing.simulated_group import SimulatedGroup, on_grid
 
 HASH, SCORE = 0, 2

@@ -17,13 +17,14 @@ from ascend_models_deepseek.deepseek_v3.weights import main_table as v3_table
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.quantization import resolver_of
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import TensorRule, main_table
+from ascend_models_deepseek.deepseek_v4.weights import main_table
 from ascend_models_deepseek.deepseek_v32.architecture import DEEPSEEK_V32
 from ascend_models_deepseek.deepseek_v32.config import DeepseekV32Spec
 from ascend_models_deepseek.quantized_rules import WeightForms
 from ascend_models_deepseek.testing import TinyV4Spec
 from ascend_models_deepseek.testing.quantizers import FP8
 from ascend_models_deepseek.testing.tiny_v32 import TinyV32Spec
+from ascend_ops_core.checkpoint.table import TensorRule
 from safetensors.torch import save_file
 
 TINY = TinyV4Spec(

@@ -15,12 +15,12 @@ from ascend_models_deepseek.deepseek_v3.latents import wants_int8_latents
 from ascend_models_deepseek.deepseek_v3.quantization import resolver_of
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
 from ascend_models_deepseek.deepseek_v3.weights import WeightTable, main_table, mtp_table
-from ascend_models_deepseek.deepseek_v4.weights import CheckpointError
 from ascend_models_deepseek.quantized_rules import WeightForms, finish_weights
 from ascend_models_deepseek.testing.quantized_v3 import quantise_v3_checkpoint
 from ascend_models_deepseek.testing.table_model import ExpertSizes, model_of
 from ascend_models_deepseek.testing.tiny_v3 import TinyV3Spec, write_v3_checkpoint
 from ascend_models_deepseek.testing.tiny_v32 import TinyGlmSpec, TinyV32Spec, write_v32_checkpoint
+from ascend_ops_core.checkpoint.table import CheckpointError
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights.descriptions import CacheDescription
 from ascend_ops_core.quantized_weights.weight import QuantizedWeight

@@ -14,9 +14,9 @@ from ascend_attention.ops.sparse_mla import sparse_mla
 from ascend_attention.ops.token_indexer import select_tokens
 from ascend_models_deepseek.architectures import ARCHITECTURES
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import WeightTable
 from ascend_models_deepseek.testing import FLOAT32_LOGITS_ATOL
 from ascend_models_deepseek.testing.tiny_v32 import V32_SPECS, classes_of
+from ascend_ops_core.checkpoint.table import WeightTable
 from torch import nn
 
 LENGTH, PAGE = 90, 16

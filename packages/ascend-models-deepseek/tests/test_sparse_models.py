@@ -14,13 +14,13 @@ from ascend_models_deepseek.architectures import ARCHITECTURES
 from ascend_models_deepseek.deepseek_v3.latents import check_latents
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
 from ascend_models_deepseek.deepseek_v3.weights import main_table, mtp_table
-from ascend_models_deepseek.deepseek_v4.headers import check_headers, read_headers
-from ascend_models_deepseek.deepseek_v4.weights import CheckpointError
 from ascend_models_deepseek.deepseek_v32.config import DeepseekV32Spec
 from ascend_models_deepseek.glm_moe_dsa.architecture import GlmMoeDsaSpec
 from ascend_models_deepseek.testing.oracle_v32 import V32Oracle
 from ascend_models_deepseek.testing.tiny_v32 import V32_SPECS, TinyV32Spec, write_v32_checkpoint
 from ascend_ops_core import InvalidInputError
+from ascend_ops_core.checkpoint.headers import check_headers, read_headers
+from ascend_ops_core.checkpoint.table import CheckpointError
 from safetensors.torch import load_file, save_file
 
 TINY = V32_SPECS["v32"]

@@ -10,9 +10,9 @@ from ascend_models_deepseek.deepseek_v3.architecture import DEEPSEEK_V3
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
 from ascend_models_deepseek.deepseek_v3.weights import WeightTable, main_table, mtp_table
-from ascend_models_deepseek.deepseek_v4.headers import check_headers, read_headers
-from ascend_models_deepseek.deepseek_v4.weights import CheckpointError
 from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, write_v3_checkpoint
+from ascend_ops_core.checkpoint.headers import check_headers, read_headers
+from ascend_ops_core.checkpoint.table import CheckpointError
 from safetensors.torch import load_file, save_file
 
 Found = dict[str, tuple[tuple[int, ...], torch.dtype]]

@@ -12,13 +12,9 @@ import torch
 from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import (
-    CheckpointError,
-    WeightTable,
-    main_table,
-    mtp_table,
-)
+from ascend_models_deepseek.deepseek_v4.weights import main_table, mtp_table
 from ascend_models_deepseek.testing import SPECS, write_checkpoint
+from ascend_ops_core.checkpoint.table import CheckpointError, WeightTable
 from safetensors.torch import load_file
 from torch import nn
 

@@ -6,12 +6,12 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascend_ops_core.checkpoint.headers import check_headers
+from ascend_ops_core.checkpoint.table import WeightTable, raise_for
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.quantized_weights import LayerRules, QuantizationResolver, read_modelslim
 from ascend_ops_core.quantized_weights.weight import check_family
 
-from ascend_models_deepseek.deepseek_v4.headers import check_headers
-from ascend_models_deepseek.deepseek_v4.weights import WeightTable, raise_for
 from ascend_models_deepseek.quantized_rules import WeightForms
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ascend_ops_core.checkpoint.config_reader import FIX_CONFIG, ConfigReader, as_number
+from ascend_ops_core.checkpoint.config_reader import FIX_CONFIG, as_number
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.rotary import YarnScaling, yarn_attention_factor, yarn_mscale
 
-__all__ = ["FIX_CONFIG", "ConfigReader", "YarnRope", "as_number"]
+__all__ = ["YarnRope"]
 
 
 class YarnRope:

@@ -12,7 +12,9 @@ from ascend_attention.vllm.context_parallel import context_parallel
 from ascend_fused_moe.checkpoint_quant import quant_of
 from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.vllm.groups import vllm_groups
+from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
+from ascend_ops_core.vllm.vocabulary import vocabulary_range
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.distributed import (
@@ -28,8 +30,6 @@ from ascend_models_deepseek.deepseek_v3.latents import int8_latents
 from ascend_models_deepseek.deepseek_v3.quantization import LAYER_RULES
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.build import cache_family, keeps_dtype, parameter
-from ascend_models_deepseek.deepseek_v4.embedding import vocabulary_range
-from ascend_models_deepseek.deepseek_v4.weights import WeightTable
 from ascend_models_deepseek.quantized_rules import WeightForms
 
 Table = Callable[[Architecture, DeepseekV3Spec, Shard], WeightTable]

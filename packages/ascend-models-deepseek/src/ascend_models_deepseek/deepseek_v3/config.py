@@ -6,10 +6,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from ascend_fused_moe.ops.routing import SCORING_FUNCTIONS
+from ascend_ops_core.checkpoint.config_reader import FIX_CONFIG, ConfigReader
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.rotary import YarnScaling
 
-from ascend_models_deepseek.config_reader import FIX_CONFIG, ConfigReader, YarnRope
+from ascend_models_deepseek.config_reader import YarnRope
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
+from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
+from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
@@ -18,8 +20,6 @@ from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.decoder_layer import DeepseekV3DecoderLayer, Stream
 from ascend_models_deepseek.deepseek_v3.weights import main_table
 from ascend_models_deepseek.deepseek_v4.build import parameter
-from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding
-from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config
 from ascend_models_deepseek.quantized_rules import finish_weights
 

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
 from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.norm import rms_norm
+from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
@@ -22,8 +24,6 @@ from ascend_models_deepseek.deepseek_v3.decoder_layer import DeepseekV3DecoderLa
 from ascend_models_deepseek.deepseek_v3.validation import check_draft
 from ascend_models_deepseek.deepseek_v3.weights import mtp_table
 from ascend_models_deepseek.deepseek_v4.build import parameter
-from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding
-from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.quantized_rules import finish_weights
 
 

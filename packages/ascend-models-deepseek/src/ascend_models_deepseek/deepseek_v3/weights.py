@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from ascend_fused_moe.layers.expert_rule import ExpertRule
+from ascend_ops_core.checkpoint.table import TensorRule, WeightTable
 from torch import nn
 
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import ExpertRule, TensorRule, WeightTable
 
 if TYPE_CHECKING:
     from ascend_models_deepseek.deepseek_v3.architecture import Architecture

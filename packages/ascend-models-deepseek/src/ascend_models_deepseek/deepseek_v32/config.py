@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ascend_ops_core.checkpoint.config_reader import FIX_CONFIG, ConfigReader
 from ascend_ops_core.errors import InvalidInputError
 
-from ascend_models_deepseek.config_reader import FIX_CONFIG, ConfigReader
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 
 _TYPES = {"F": "full", "S": "shared"}

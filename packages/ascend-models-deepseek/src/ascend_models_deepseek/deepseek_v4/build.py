@@ -10,8 +10,10 @@ import torch
 from ascend_fused_moe.checkpoint_quant import quant_of
 from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.vllm.groups import vllm_groups
+from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.static_buffers import StaticBuffers
+from ascend_ops_core.vllm.vocabulary import vocabulary_range
 from torch import nn
 from vllm.config import ParallelConfig, VllmConfig
 from vllm.distributed import (
@@ -22,12 +24,10 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 
 from ascend_models_deepseek.checkpoint_forms import checkpoint_forms, log_forms
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_models_deepseek.deepseek_v4.embedding import vocabulary_range
 from ascend_models_deepseek.deepseek_v4.output_projection import ProjectionBuild
 from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES
 from ascend_models_deepseek.deepseek_v4.rotation import RotaryTables
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import WeightTable
 from ascend_models_deepseek.quantized_rules import WeightForms
 
 

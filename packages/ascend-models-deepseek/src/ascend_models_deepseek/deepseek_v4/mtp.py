@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.huge_pages import move_to_huge_pages
 from ascend_ops_core.layers.hyper_connection import HyperHead
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.quantized_weights.weight import project
+from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
@@ -18,8 +20,6 @@ from vllm.sequence import IntermediateTensors
 from ascend_models_deepseek.deepseek_v4.build import Build, parameter
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.decoder_layer import DeepseekV2DecoderLayer
-from ascend_models_deepseek.deepseek_v4.embedding import lm_head, vocab_embedding
-from ascend_models_deepseek.deepseek_v4.headers import check_headers
 from ascend_models_deepseek.deepseek_v4.output_projection import quantize_loaded
 from ascend_models_deepseek.deepseek_v4.rotation import StepRotation
 from ascend_models_deepseek.deepseek_v4.validation import check_draft

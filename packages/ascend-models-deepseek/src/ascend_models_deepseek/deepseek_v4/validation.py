@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ascend_fused_moe.eplb import initial_placement
+from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.vllm.checkpoint_quantization import METHOD
 from vllm.config import CompilationMode, ParallelConfig, VllmConfig
@@ -16,7 +17,7 @@ from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.output_projection import chosen_projection
 from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.weights import WeightTable, main_table, mtp_table
+from ascend_models_deepseek.deepseek_v4.weights import main_table, mtp_table
 
 
 class ServedSizes(Protocol):

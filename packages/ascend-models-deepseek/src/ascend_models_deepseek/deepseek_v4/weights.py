@@ -7,24 +7,14 @@ from collections.abc import Iterator
 from ascend_attention.caches import overlap_of
 from ascend_fused_moe.layers.expert_rule import ExpertRule
 from ascend_ops_core.checkpoint.table import (
-    CheckpointError,
     TensorRule,
     WeightTable,
-    raise_for,
 )
 
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 
-__all__ = [
-    "CheckpointError",
-    "ExpertRule",
-    "TensorRule",
-    "WeightTable",
-    "main_table",
-    "mtp_table",
-    "raise_for",
-]
+__all__ = ["main_table", "mtp_table"]
 
 
 def main_table(spec: DeepseekV4Spec, shard: Shard) -> WeightTable:

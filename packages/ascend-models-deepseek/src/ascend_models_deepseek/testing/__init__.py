@@ -3,7 +3,11 @@
 Needs transformers and safetensors (extra `test`); never imports vLLM.
 """
 
-from ascend_ops_core.testing.language_models import FLOAT32_LOGITS_ATOL, SMALLEST_SELECTION_GAP
+from ascend_ops_core.testing.language_models import (
+    FLOAT32_LOGITS_ATOL,
+    SMALLEST_SELECTION_GAP,
+    random_prompt,
+)
 
 from ascend_models_deepseek.testing.mtp_oracle import MtpOracle, Speculation
 from ascend_models_deepseek.testing.oracle import (
@@ -12,7 +16,6 @@ from ascend_models_deepseek.testing.oracle import (
     Oracle,
     selection_matters,
 )
-from ascend_models_deepseek.testing.prompts import random_prompt
 from ascend_models_deepseek.testing.tiny_v4 import SPECS, TinyV4Spec, write_checkpoint
 from ascend_models_deepseek.testing.tolerances import (
     BFLOAT16_MEAN_RATIO,

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from ascend_ops_core.testing.language_models import watching
+from ascend_ops_core.testing.language_models import random_prompt, watching
 
 from ascend_models_deepseek.testing.oracle import AmbiguousPromptError, Oracle
 from ascend_models_deepseek.testing.oracle_v3 import V3MtpOracle, V3Oracle
-from ascend_models_deepseek.testing.prompts import random_prompt
 from ascend_models_deepseek.testing.selection import NarrowestGap
 from ascend_models_deepseek.testing.tiny_v32 import classes_of
 

@@ -174,7 +174,7 @@ def plan(
     Example: ascend-vllm plan --model DIR --device A2 --cards 8 --ep 8 --weight-format w8a8
     """
     switch_autoload_off()
-    from ascend_models_deepseek.deepseek_v4.weights import CheckpointError
+    from ascend_ops_core.checkpoint.table import CheckpointError
     from ascend_ops_core.errors import InvalidInputError
 
     from ascend_vllm_plugin.planning import picture, report

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ascend_models_deepseek.deepseek_v4.headers import known_dtypes, read_file
-from ascend_models_deepseek.deepseek_v4.weights import CheckpointError, WeightTable
 from ascend_models_deepseek.quantized_rules import WeightForms
+from ascend_ops_core.checkpoint.headers import known_dtypes, read_file
+from ascend_ops_core.checkpoint.table import CheckpointError, WeightTable
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights.descriptions import CacheDescription

@@ -21,7 +21,7 @@ from ascend_models_deepseek.deepseek_v4 import weights as v4_weights
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES as V4_RULES
 from ascend_models_deepseek.deepseek_v4.sharding import Shard as V4Shard
-from ascend_models_deepseek.deepseek_v4.weights import WeightTable
+from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import LayerRules, QuantizationResolver, read_modelslim
 from ascend_ops_core.quantized_weights.descriptions import CacheDescription

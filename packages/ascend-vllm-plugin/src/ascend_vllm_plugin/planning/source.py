@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ascend_models_deepseek.deepseek_v4.headers import read_headers
+from ascend_ops_core.checkpoint.headers import read_headers
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import QuantizationResolver
 from ascend_ops_core.quantized_weights.descriptions import CONFIG_KEY

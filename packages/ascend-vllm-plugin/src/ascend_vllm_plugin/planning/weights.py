@@ -14,7 +14,7 @@ from enum import StrEnum
 import torch
 from ascend_attention.layers.output_projection import ProjectionPart
 from ascend_fused_moe.eplb import initial_placement
-from ascend_models_deepseek.deepseek_v4.weights import TensorRule
+from ascend_ops_core.checkpoint.table import TensorRule
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import QuantizationResolver
 
