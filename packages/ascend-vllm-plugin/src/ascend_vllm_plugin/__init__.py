@@ -1,4 +1,4 @@
-"""The Ascend stack as a vLLM plugin: DeepSeek-V4 on a CPU, and on a simulated NPU.
+"""The Ascend stack as a vLLM plugin, on a CPU and on a simulated NPU.
 
 vLLM calls :func:`register_platform` wherever it asks what device it runs on, and
 :func:`register` in every process that loads models. Importing this package imports neither torch
