@@ -1,10 +1,12 @@
-"""Command line: ``python -m tools.tiny_model train`` and ``... check``."""
+"""Command line: ``python -m tools.tiny_model train``, ``train-target``, ``train-draft`` and ``check``."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from tools.tiny_model.config import TinyConfig
@@ -48,6 +50,51 @@ def train(
         start=start,
     )
     run_training(recipe, TinyConfig(), out)
+
+
+@app.command()
+def train_target(
+    kind: Annotated[str, typer.Argument(help="llama or qwen3.")],
+    out: Annotated[Path, typer.Option(help="Directory for the checkpoint.")],
+    minutes: Annotated[float, typer.Option(help="Time to train.")] = 12.0,
+    steps: Annotated[
+        int | None, typer.Option(help="Train this many steps instead of some minutes.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of stories and weights.")] = 1,
+) -> None:
+    """Train a small Llama or Qwen3 on the same stories, on one thread, for drafts to follow."""
+    from tools.tiny_model import dense
+
+    _one_thread()
+    dense.train_target(kind, dense.DenseRecipe(minutes, steps, seed), CHECKPOINT, out)
+
+
+@app.command()
+def train_draft(
+    method: Annotated[str, typer.Argument(help="eagle3 or medusa.")],
+    target: Annotated[Path, typer.Argument(help="Checkpoint directory of the target.")],
+    out: Annotated[Path, typer.Option(help="Directory for the checkpoint.")],
+    minutes: Annotated[float, typer.Option(help="Time to train.")] = 8.0,
+    steps: Annotated[
+        int | None, typer.Option(help="Train this many steps instead of some minutes.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of stories and weights.")] = 2,
+) -> None:
+    """Train a draft for a small Llama or Qwen3, on one thread."""
+    from tools.tiny_model.dense import DenseRecipe
+    from tools.tiny_model.eagle3 import train_eagle3
+    from tools.tiny_model.medusa import train_medusa
+
+    _one_thread()
+    train = {"eagle3": train_eagle3, "medusa": train_medusa}
+    if method not in train:
+        raise typer.BadParameter(f"{method!r}: there are {', '.join(train)}; name one of them")
+    train[method](target, DenseRecipe(minutes, steps, seed, short=(2, 256), long_every=4), out)
+
+
+def _one_thread() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(1)
 
 
 @app.command()
