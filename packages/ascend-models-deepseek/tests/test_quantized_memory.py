@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from ascend_fused_moe.quantized_rules import WeightForms
+from ascend_fused_moe.testing.quantizers import FP8
 from ascend_models_deepseek.deepseek_v3.quantization import resolver_of as v3_resolver
 from ascend_models_deepseek.deepseek_v3.sharding import Shard as V3Shard
 from ascend_models_deepseek.deepseek_v3.weights import main_table as v3_table
@@ -20,9 +22,7 @@ from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import main_table
 from ascend_models_deepseek.deepseek_v32.architecture import DEEPSEEK_V32
 from ascend_models_deepseek.deepseek_v32.config import DeepseekV32Spec
-from ascend_models_deepseek.quantized_rules import WeightForms
 from ascend_models_deepseek.testing import TinyV4Spec
-from ascend_models_deepseek.testing.quantizers import FP8
 from ascend_models_deepseek.testing.tiny_v32 import TinyV32Spec
 from ascend_ops_core.checkpoint.table import TensorRule
 from safetensors.torch import save_file
@@ -57,8 +57,8 @@ SCRIPT = r"""
 import gc, json, sys
 from pathlib import Path
 import torch
-from ascend_models_deepseek.quantized_rules import WeightForms, finish_weights
-from ascend_models_deepseek.testing.table_model import ExpertSizes, model_of
+from ascend_fused_moe.quantized_rules import WeightForms, finish_weights
+from ascend_fused_moe.testing.table_model import ExpertSizes, model_of
 from safetensors import safe_open
 
 folder = Path(sys.argv[1])

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
+from ascend_fused_moe.quantized_rules import WeightForms, finish_weights
+from ascend_fused_moe.testing.table_model import ExpertSizes, model_of
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.quantization import resolver_of
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import main_table, mtp_table
-from ascend_models_deepseek.quantized_rules import WeightForms, finish_weights
 from ascend_models_deepseek.testing import TinyV4Spec, write_checkpoint
 from ascend_models_deepseek.testing.quantized_v4 import LAYOUTS, quantise_checkpoint
-from ascend_models_deepseek.testing.table_model import ExpertSizes, model_of
 from ascend_ops_core.checkpoint.table import CheckpointError, WeightTable
 from ascend_ops_core.quantized_weights.weight import QuantizedWeight
 from ascend_ops_core.testing import assert_close

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
+from ascend_fused_moe.quantized_rules import WeightForms, finish_weights
+from ascend_fused_moe.testing.table_model import ExpertSizes, model_of
 from ascend_models_deepseek.architectures import ARCHITECTURES
 from ascend_models_deepseek.deepseek_v3.latents import wants_int8_latents
 from ascend_models_deepseek.deepseek_v3.quantization import resolver_of
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
 from ascend_models_deepseek.deepseek_v3.weights import WeightTable, main_table, mtp_table
-from ascend_models_deepseek.quantized_rules import WeightForms, finish_weights
 from ascend_models_deepseek.testing.quantized_v3 import quantise_v3_checkpoint
-from ascend_models_deepseek.testing.table_model import ExpertSizes, model_of
 from ascend_models_deepseek.testing.tiny_v3 import TinyV3Spec, write_v3_checkpoint
 from ascend_models_deepseek.testing.tiny_v32 import TinyGlmSpec, TinyV32Spec, write_v32_checkpoint
 from ascend_ops_core.checkpoint.table import CheckpointError

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from ascend_fused_moe.quantized_rules import WeightForms
+from ascend_fused_moe.testing.table_model import ExpertSizes, model_of
 from ascend_models_deepseek.architectures import ARCHITECTURES
 from ascend_models_deepseek.deepseek_v3.quantization import resolver_of
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
 from ascend_models_deepseek.deepseek_v3.weights import main_table
-from ascend_models_deepseek.quantized_rules import WeightForms
 from ascend_models_deepseek.testing.quantized_v3 import quantise_v3_checkpoint
-from ascend_models_deepseek.testing.table_model import ExpertSizes, model_of
 from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, TinyV3Spec, write_v3_checkpoint
 from ascend_models_deepseek.testing.tiny_v32 import TinyV32Spec, write_v32_checkpoint
 from ascend_ops_core.errors import InvalidInputError

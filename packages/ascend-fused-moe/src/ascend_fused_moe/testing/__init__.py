@@ -1,1 +1,4 @@
-"""Tools for tests of layers that are spread over ranks; nothing outside of tests imports them."""
+"""Tools for tests of layers over ranks and of quantised checkpoints.
+
+Nothing outside of tests imports them; checkpoints need safetensors (extra ``test``).
+"""

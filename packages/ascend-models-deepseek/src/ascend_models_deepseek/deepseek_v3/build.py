@@ -11,6 +11,8 @@ from ascend_attention.layers.context_parallel import ContextParallel
 from ascend_attention.vllm.context_parallel import context_parallel
 from ascend_fused_moe.checkpoint_quant import quant_of
 from ascend_fused_moe.groups import ParallelGroups
+from ascend_fused_moe.quantized_rules import WeightForms
+from ascend_fused_moe.vllm.checkpoint_forms import checkpoint_forms, log_forms
 from ascend_fused_moe.vllm.groups import vllm_groups
 from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
@@ -23,14 +25,12 @@ from vllm.distributed import (
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from ascend_models_deepseek.checkpoint_forms import checkpoint_forms, log_forms
 from ascend_models_deepseek.deepseek_v3.architecture import Architecture
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.latents import int8_latents
 from ascend_models_deepseek.deepseek_v3.quantization import LAYER_RULES
 from ascend_models_deepseek.deepseek_v3.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.build import cache_family, keeps_dtype, parameter
-from ascend_models_deepseek.quantized_rules import WeightForms
 
 Table = Callable[[Architecture, DeepseekV3Spec, Shard], WeightTable]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
+from ascend_fused_moe.quantized_rules import finish_weights
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
 from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
@@ -21,7 +22,6 @@ from ascend_models_deepseek.deepseek_v3.decoder_layer import DeepseekV3DecoderLa
 from ascend_models_deepseek.deepseek_v3.weights import main_table
 from ascend_models_deepseek.deepseek_v4.build import parameter
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config
-from ascend_models_deepseek.quantized_rules import finish_weights
 
 
 class DeepseekV3Model(nn.Module):

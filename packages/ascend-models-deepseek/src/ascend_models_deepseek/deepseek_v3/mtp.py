@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from ascend_fused_moe.quantized_rules import finish_weights
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
 from ascend_ops_core.ops.linear import linear
@@ -24,7 +25,6 @@ from ascend_models_deepseek.deepseek_v3.decoder_layer import DeepseekV3DecoderLa
 from ascend_models_deepseek.deepseek_v3.validation import check_draft
 from ascend_models_deepseek.deepseek_v3.weights import mtp_table
 from ascend_models_deepseek.deepseek_v4.build import parameter
-from ascend_models_deepseek.quantized_rules import finish_weights
 
 
 class DeepSeekMultiTokenPredictorLayer(nn.Module):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from ascend_fused_moe.vllm.checkpoint_forms import check_forms, checkpoint_forms
 from ascend_ops_core.errors import InvalidInputError
 from vllm.config import CompilationMode, VllmConfig
 
 from ascend_models_deepseek.architectures import ARCHITECTURES
-from ascend_models_deepseek.checkpoint_forms import check_forms, checkpoint_forms
 from ascend_models_deepseek.context_parallel import check_context_parallel
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v3.latents import check_latents

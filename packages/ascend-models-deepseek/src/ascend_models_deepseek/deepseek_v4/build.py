@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from ascend_fused_moe.checkpoint_quant import quant_of
 from ascend_fused_moe.groups import ParallelGroups
+from ascend_fused_moe.quantized_rules import WeightForms
+from ascend_fused_moe.vllm.checkpoint_forms import checkpoint_forms, log_forms
 from ascend_fused_moe.vllm.groups import vllm_groups
 from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.devices import current_facts
@@ -22,13 +24,11 @@ from vllm.distributed import (
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from ascend_models_deepseek.checkpoint_forms import checkpoint_forms, log_forms
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.output_projection import ProjectionBuild
 from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES
 from ascend_models_deepseek.deepseek_v4.rotation import RotaryTables
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.quantized_rules import WeightForms
 
 
 @dataclass(frozen=True)

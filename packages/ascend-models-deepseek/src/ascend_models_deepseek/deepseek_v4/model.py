@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import torch
+from ascend_fused_moe.quantized_rules import finish_weights
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
 from ascend_ops_core.huge_pages import move_to_huge_pages
@@ -24,7 +25,6 @@ from ascend_models_deepseek.deepseek_v4.decoder_layer import DeepseekV2DecoderLa
 from ascend_models_deepseek.deepseek_v4.output_projection import quantize_loaded
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config
 from ascend_models_deepseek.deepseek_v4.weights import main_table
-from ascend_models_deepseek.quantized_rules import finish_weights
 
 _MTP_HIDDEN = "mtp_hidden"
 

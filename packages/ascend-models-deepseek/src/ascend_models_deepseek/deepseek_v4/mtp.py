@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from ascend_fused_moe.quantized_rules import finish_weights
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.huge_pages import move_to_huge_pages
 from ascend_ops_core.layers.hyper_connection import HyperHead
@@ -24,7 +25,6 @@ from ascend_models_deepseek.deepseek_v4.output_projection import quantize_loaded
 from ascend_models_deepseek.deepseek_v4.rotation import StepRotation
 from ascend_models_deepseek.deepseek_v4.validation import check_draft
 from ascend_models_deepseek.deepseek_v4.weights import mtp_table
-from ascend_models_deepseek.quantized_rules import finish_weights
 
 
 class DeepSeekMultiTokenPredictorLayer(nn.Module):

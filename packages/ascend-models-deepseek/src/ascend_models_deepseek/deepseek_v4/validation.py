@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from ascend_fused_moe.eplb import initial_placement
+from ascend_fused_moe.vllm.checkpoint_forms import check_forms, checkpoint_forms
 from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.vllm.checkpoint_quantization import METHOD
 from vllm.config import CompilationMode, ParallelConfig, VllmConfig
 
-from ascend_models_deepseek.checkpoint_forms import check_forms, checkpoint_forms
 from ascend_models_deepseek.context_parallel import refuse_context_parallel
 from ascend_models_deepseek.deepseek_v4.build import cache_family, redundant_experts
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec

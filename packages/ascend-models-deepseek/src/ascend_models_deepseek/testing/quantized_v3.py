@@ -1,6 +1,6 @@
 """Quantised tiny checkpoints of DeepSeek-V3, V3.2 and GLM-5, in the layouts of published ones.
 
-See :mod:`ascend_models_deepseek.testing.quantizers`.
+See :mod:`ascend_fused_moe.testing.quantizers`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-
-from ascend_models_deepseek.testing.quantizers import (
+from ascend_fused_moe.testing.quantizers import (
     FP8,
     FP8_BLOCKS,
     INT8_CHANNELS,

@@ -1,10 +1,10 @@
-"""Quantised tiny DeepSeek-V4 checkpoints; see :mod:`ascend_models_deepseek.testing.quantizers`."""
+"""Quantised tiny DeepSeek-V4 checkpoints; see :mod:`ascend_fused_moe.testing.quantizers`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ascend_models_deepseek.testing.quantizers import (
+from ascend_fused_moe.testing.quantizers import (
     FP8,
     INT8_CHANNELS,
     Layout,
@@ -36,7 +36,9 @@ LAYOUTS: dict[str, Layout] = {
         blocks("scale", powers=False),
         {"quantization_config": FP8, "expert_dtype": "fp8"},
     ),
-    "mxfp8": Layout(mxfp8, mxfp8, {"quantization_config": {"quant_method": "mxfp8"}}),
+    "mxfp8": Layout(
+        mxfp8("scale"), mxfp8("scale"), {"quantization_config": {"quant_method": "mxfp8"}}
+    ),
     "w8a8": Layout(w8a8_static, w8a8_dynamic, words=("W8A8", "W8A8_DYNAMIC")),
     "w8a8_dynamic": Layout(w8a8_dynamic, w8a8_dynamic, words=("W8A8_DYNAMIC", "W8A8_DYNAMIC")),
     "w4a8": Layout(w8a8_dynamic, w4a8_dynamic, words=("W8A8_DYNAMIC", "W4A8_DYNAMIC")),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ascend_models_deepseek.quantized_rules import WeightForms
+from ascend_fused_moe.quantized_rules import WeightForms
 from ascend_ops_core.checkpoint.headers import known_dtypes, read_file
 from ascend_ops_core.checkpoint.table import CheckpointError, WeightTable
 from ascend_ops_core.devices import facts_of

@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from ascend_fused_moe.checkpoint_quant import quant_of
-from ascend_fused_moe.layers.expert_rule import ExpertRule
-from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
 from ascend_ops_core.checkpoint.table import TensorRule, WeightTable
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import (
@@ -27,6 +24,10 @@ from ascend_ops_core.quantized_weights import (
 )
 from ascend_ops_core.quantized_weights.weight import QuantizedWeight
 from torch import nn
+
+from ascend_fused_moe.checkpoint_quant import quant_of
+from ascend_fused_moe.layers.expert_rule import ExpertRule
+from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
 
 __all__ = ["WeightForms", "finish_weights"]
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from ascend_fused_moe.checkpoint_quant import quant_of
-from ascend_fused_moe.layers.expert_rule import ExpertRule
-from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
 from ascend_ops_core.checkpoint.table import TensorRule, WeightTable
 from torch import nn
 
-from ascend_models_deepseek.quantized_rules import WeightForms
+from ascend_fused_moe.checkpoint_quant import quant_of
+from ascend_fused_moe.layers.expert_rule import ExpertRule
+from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
+from ascend_fused_moe.quantized_rules import WeightForms
 
 __all__ = ["ExpertSizes", "model_of"]
 

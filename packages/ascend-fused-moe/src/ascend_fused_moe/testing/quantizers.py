@@ -75,10 +75,14 @@ def mxfp4(weight_suffix: str, scale_suffix: str) -> Quantise:
     return quantise
 
 
-def mxfp8(weight: torch.Tensor) -> tuple[Stored, torch.Tensor]:
-    """MXFP8."""
-    q, scale = mxfp8_quantize(weight)
-    return {"weight": q, "scale": scale}, mxfp8_dequantize(q, scale, torch.float32)
+def mxfp8(suffix: str) -> Quantise:
+    """MXFP8, powers of two in a byte each."""
+
+    def quantise(weight: torch.Tensor) -> tuple[Stored, torch.Tensor]:
+        q, scale = mxfp8_quantize(weight)
+        return {"weight": q, suffix: scale}, mxfp8_dequantize(q, scale, torch.float32)
+
+    return quantise
 
 
 def w8a8_dynamic(weight: torch.Tensor) -> tuple[Stored, torch.Tensor]:

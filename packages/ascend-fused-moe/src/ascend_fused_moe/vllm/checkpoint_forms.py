@@ -1,4 +1,4 @@
-"""In which form an engine's checkpoint has a model's weights, for every model of the package."""
+"""In which form an engine's checkpoint has a model's weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_ops_core.devices import current_facts
 from ascend_ops_core.quantized_weights import LayerRules, QuantizationResolver, read_modelslim
 from ascend_ops_core.quantized_weights.weight import check_family
 
-from ascend_models_deepseek.quantized_rules import WeightForms
+from ascend_fused_moe.quantized_rules import WeightForms
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
