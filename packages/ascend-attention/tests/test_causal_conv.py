@@ -10,6 +10,7 @@ from ascend_attention.ops.causal_conv import causal_conv1d, reference
 from ascend_attention.ops.causal_conv.cases import CASES
 from ascend_ops_core import InvalidInputError
 from ascend_ops_core.cases import Case, Inputs
+from ascend_ops_core.devices import facts_of
 from ascend_ops_core.registry import find
 from ascend_ops_core.testing import assert_close
 
@@ -177,3 +178,13 @@ def test_bad_input_is_refused(changed: dict[str, Any], message: str) -> None:
     }
     with pytest.raises(InvalidInputError, match=message):
         causal_conv1d(**(arguments | changed))
+
+
+def test_limits_of_the_kernel() -> None:
+    facts = facts_of("A3")
+    arguments = list(SMALL[2].make(Inputs("meta")))
+    assert OPERATOR.choose(facts, *arguments).implementation == "triton"
+    arguments[1] = torch.empty(5, 1, device="meta")
+    choice = OPERATOR.choose(facts, *arguments)
+    assert choice.implementation == "torch"
+    assert "5 taps" in choice.refused[0][1]

@@ -17,6 +17,7 @@ from ascend_attention.ops.projection_split import split_qkvz_ba
 from ascend_attention.ops.projection_split.cases import CASES as SPLITS
 from ascend_ops_core import InvalidInputError
 from ascend_ops_core.cases import Case, Inputs
+from ascend_ops_core.devices import facts_of
 from ascend_ops_core.registry import find
 from ascend_ops_core.testing import assert_close
 
@@ -209,3 +210,29 @@ X, INDEX = torch.ones(2, 4), torch.ones(2, dtype=torch.int32)
 def test_bad_input_is_refused(call: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "shape", "reason"),
+    [
+        ("l2_norm", 0, (2, 3000), "rows of width 3000"),
+        ("gdn_gates", 0, (2, 600), "600 heads"),
+        ("kda_gates", 0, (2, 2, 600), "heads of 600"),
+    ],
+)
+def test_limits(name: str, place: int, shape: tuple[int, ...], reason: str) -> None:
+    operator, facts = find(f"ascend_attention::{name}"), facts_of("A2")
+    arguments = list(ALL[name][1].make(Inputs("meta")))
+    assert operator.choose(facts, *arguments).implementation == "triton"
+    arguments[place] = torch.empty(shape, device="meta")
+    choice = operator.choose(facts, *arguments)
+    assert choice.implementation == "torch"
+    assert reason in choice.refused[0][1]
+
+
+def test_states_with_gaps_inside_run_in_torch() -> None:
+    states = torch.empty(4, 3, 8, device="meta")[:, :, :5]
+    arguments = (states, torch.empty(2, dtype=torch.int32, device="meta"), None)
+    choice = find("ascend_attention::clear_states").choose(facts_of("A2"), *arguments)
+    assert choice.implementation == "torch"
+    assert "gaps inside" in choice.refused[0][1]

@@ -169,7 +169,7 @@ _CAUSAL_CONV1D = declare(
     "causal_conv1d(Tensor x, Tensor weight, Tensor query_start, Tensor? bias, "
     "Tensor(a!)? states, Tensor? slots, Tensor? has_state, Tensor? accepted, int most_tokens, "
     "bool silu) -> Tensor",
-    npu=("torch",),
+    npu=("triton", "torch"),
     fake=lambda x, *rest: torch.empty(x.shape, dtype=x.dtype, device=x.device),
     cpu=_conv_cpu,
 )

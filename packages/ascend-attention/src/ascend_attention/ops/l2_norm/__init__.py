@@ -61,7 +61,7 @@ def _l2_norm_cpu(x: torch.Tensor, eps: float, scale: float, dtype: torch.dtype) 
 _L2_NORM = declare(
     __name__,
     "l2_norm(Tensor x, float eps, float scale, ScalarType dtype) -> Tensor",
-    npu=("torch",),
+    npu=("triton", "torch"),
     fake=lambda x, eps, scale, dtype: torch.empty(x.shape, dtype=dtype, device=x.device),
     cpu=_l2_norm_cpu,
 )

@@ -119,7 +119,7 @@ def _fake_gates(a: torch.Tensor, b: torch.Tensor, *rest: object) -> tuple[torch.
 _GDN_GATES = declare(
     __name__,
     "gdn_gates(Tensor a, Tensor b, Tensor a_log, Tensor dt_bias) -> (Tensor, Tensor)",
-    npu=("torch",),
+    npu=("triton", "torch"),
     fake=_fake_gates,
     cpu=_gdn_cpu,
 )
@@ -128,6 +128,6 @@ _KDA_GATES = declare(
     __name__,
     "kda_gates(Tensor f, Tensor b, Tensor a_log, Tensor dt_bias, float? lower_bound) "
     "-> (Tensor, Tensor)",
-    npu=("torch",),
+    npu=("triton", "torch"),
     fake=_fake_gates,
 )

@@ -86,7 +86,7 @@ def _check_slots(states: torch.Tensor, slots: torch.Tensor) -> None:
 _CLEAR_STATES = declare(
     __name__,
     "clear_states(Tensor(a!) states, Tensor slots, Tensor? cleared) -> ()",
-    npu=("torch",),
+    npu=("triton", "torch"),
     fake=lambda *args: None,
 )
 
@@ -94,6 +94,6 @@ _COPY_STATES = declare(
     __name__,
     "copy_states(Tensor(a!) states, Tensor block_table, Tensor source, Tensor destination, "
     "Tensor? shift) -> ()",
-    npu=("torch",),
+    npu=("triton", "torch"),
     fake=lambda *args: None,
 )

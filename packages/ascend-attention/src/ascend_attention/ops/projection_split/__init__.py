@@ -105,7 +105,7 @@ _SPLIT = declare(
     __name__,
     "split_qkvz_ba(Tensor qkvz, Tensor ba, int key_heads, int value_heads, int key_width, "
     "int value_width) -> (Tensor, Tensor, Tensor, Tensor)",
-    npu=("torch",),
+    npu=("triton", "torch"),
     fake=_fake_split,
     cpu=_split_cpu,
 )

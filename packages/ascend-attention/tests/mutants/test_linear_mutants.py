@@ -1,0 +1,61 @@
+"""Faults in the kernels of linear attention's small operators that their proofs notice."""
+
+from __future__ import annotations
+
+import pytest
+from ascend_ops_core.testing.mutants import assert_noticed
+
+pytestmark = pytest.mark.interpreter
+
+
+@pytest.mark.parametrize(
+    ("original", "replacement"),
+    [
+        ("tl.where(place >= 0, 0, tl.where(has, left, 0))", "tl.where(place >= 0, 0, left)"),
+        ("mask=slot > 0, other=1).to(tl.int32) - 1", "mask=slot > 0, other=1).to(tl.int32) * 0"),
+        ("total += h2 * w2", "total += h1 * w2"),
+        ("as_int64(t + TAPS - 2) * state_row_stride", "as_int64(t + TAPS - 1) * state_row_stride"),
+        ("if SEARCHED and count > CHUNK:", "if False:"),
+        ("slot = tl.where(real, 1, 0)", "slot = tl.where(real, 1, 1)"),
+    ],
+    ids=["history of a new request", "nothing accepted", "taps", "kept rows", "last rows",
+         "padding convolved"],
+)  # fmt: skip
+def test_causal_conv1d(original: str, replacement: str) -> None:
+    assert_noticed("ascend_attention::causal_conv1d", original, replacement)
+
+
+@pytest.mark.parametrize(
+    ("name", "original", "replacement"),
+    [
+        ("l2_norm", "axis=1) + eps)", "axis=1)) + eps"),
+        ("gdn_gates", "tl.exp(tl.where(x > 0.0, x * -1.0, x))", "tl.exp(x)"),
+        ("gdn_gates", "tl.store(decay_ptr + here, _softplus(x)", "tl.store(decay_ptr + here, x"),
+        ("kda_gates", "bound / sigmoid_divisor(x * rate)", "bound / sigmoid_divisor(x)"),
+        ("split_qkvz_ba", "(HEADS + head) * KEY", "(HEADS + head) * VALUE"),
+        ("split_qkvz_ba", "source += 2 * KEY + VALUE", "source += 2 * KEY"),
+        ("clear_states", "tl.load(cleared_ptr + n) > 0", "tl.load(cleared_ptr + n) >= 0"),
+        ("clear_states", "if slot > 0:", "if slot >= 0:"),
+        ("copy_states", "lanes < size - skipped - done", "lanes < size - done"),
+        ("copy_states", "& (source != destination)", "& (source >= destination)"),
+    ],
+)
+def test_small_operators(name: str, original: str, replacement: str) -> None:
+    assert_noticed(f"ascend_attention::{name}", original, replacement)
+
+
+@pytest.mark.parametrize(
+    ("name", "original", "replacement"),
+    [
+        ("lightning_attention", "rest = tl.where(i < count, count - 1 - i, 0)",
+         "rest = tl.where(i < count, CHUNK - 1 - i, 0)"),
+        ("lightning_attention", "tl.where(lag >= 0.0, tl.exp", "tl.where(lag > 0.0, tl.exp"),
+        ("lightning_attention", "tl.store(place + lanes, state, mask=inside)",
+         "tl.store(place + lanes, state + added, mask=inside)"),
+        ("lightning_attention", "decay = tl.exp((i + 1)", "decay = tl.exp(i"),
+        ("lightning_decode", "column = tl.load(accepted_ptr + row).to(tl.int32) - 1", "column = 0"),
+        ("lightning_decode", "slot = tl.load(slots + t - begin)", "slot = tl.load(slots)"),
+    ],
+)  # fmt: skip
+def test_lightning_attention(name: str, original: str, replacement: str) -> None:
+    assert_noticed(f"ascend_attention::{name}", original, replacement)
