@@ -2,7 +2,8 @@
 
 vLLM's kernels are written and tuned for CUDA. On an NPU the slots of a step's tokens come from
 :mod:`ascend_ops_core.ops.slot_mapping`, drafts are verified by
-:mod:`ascend_specdec.ops.verification`, and what a draft model needs comes from plain torch.
+:mod:`ascend_specdec.ops.verification`, and what a draft model needs comes from
+:mod:`ascend_specdec.ops.draft_inputs`.
 """
 
 from __future__ import annotations

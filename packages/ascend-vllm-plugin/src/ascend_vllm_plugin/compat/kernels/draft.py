@@ -1,4 +1,4 @@
-"""vLLM's kernels around a draft model, in torch on any device, without waiting for the device.
+"""vLLM's kernels around a draft model, by :mod:`ascend_specdec.ops.draft_inputs`.
 
 Upstream symbols (0.27.1): ``vllm.v1.spec_decode.utils.eagle_step_slot_mapping_metadata_kernel``,
 ``eagle_prepare_inputs_padded_kernel`` and ``eagle_prepare_next_token_padded_kernel``. They exist
@@ -10,6 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from ascend_specdec.ops.draft_inputs import (
+    PADDING_SLOT,
+    next_positions,
+    next_tokens_padded,
+)
+from ascend_specdec.ops.draft_inputs import prepare_inputs_padded as prepare
 
 
 def step_slot_mapping(
@@ -42,17 +48,16 @@ def step_slot_mapping(
         batch_size: ``R``.
         unused: constants of the Triton kernel.
     """
-    following = positions[:batch_size] + 1
-    full = following >= max_model_len
-    following = following.masked_fill(full, 0)
-    column = (following // block_size).clamp(max=block_table.shape[1] - 1)
-    block = block_table[:batch_size].gather(1, column.long().unsqueeze(1)).squeeze(1)
-    slots = block.long() * block_size + following % block_size
-    out_slots[:batch_size] = slots.masked_fill(full, PAD_ID).to(out_slots.dtype)
-    out_slots[batch_size:] = PAD_ID
-    lens = (seq_lens[:batch_size] + 1).masked_fill(full, 1).clamp(max=max_model_len)
-    seq_lens[:batch_size] = lens
-    out_positions[:batch_size] = following.to(out_positions.dtype)
+    assert PAD_ID == PADDING_SLOT
+    next_positions(
+        out_positions[:batch_size],
+        out_slots,
+        seq_lens[:batch_size],
+        positions[:batch_size],
+        block_table,
+        block_size,
+        max_model_len,
+    )
 
 
 def prepare_inputs_padded(
@@ -73,11 +78,13 @@ def prepare_inputs_padded(
         out_rejected: ``[R]``, overwritten with the number of rejected drafts.
         num_reqs: ``R``.
     """
-    drafts = torch.diff(cumulative_drafts[:num_reqs], prepend=cumulative_drafts.new_zeros(1))
-    rejected = (drafts + 1 - valid_counts[:num_reqs]).masked_fill(drafts == 0, 0)
-    out_rejected[:num_reqs] = rejected.to(out_rejected.dtype)
-    last = query_start_loc[1 : num_reqs + 1] - 1
-    out_indices[:num_reqs] = (last - rejected).to(out_indices.dtype)
+    prepare(
+        out_indices[:num_reqs],
+        out_rejected[:num_reqs],
+        cumulative_drafts[:num_reqs],
+        valid_counts[:num_reqs],
+        query_start_loc[: num_reqs + 1],
+    )
 
 
 def prepare_next_token_padded(
@@ -106,11 +113,11 @@ def prepare_next_token_padded(
         unused: the stride of ``sampled``.
         constants: block sizes of the Triton kernel.
     """
-    tokens = sampled[:num_reqs, :sampled_per_request]
-    valid = (tokens != -1) & (tokens < vocab_size) & ~discarded[:num_reqs].bool().unsqueeze(1)
-    place = torch.arange(1, sampled_per_request + 1, device=tokens.device)
-    last = torch.where(valid, place, 0).amax(dim=1)
-    found = tokens.gather(1, (last - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
-    chosen = torch.where(last > 0, found.to(out_next.dtype), backup[:num_reqs].to(out_next.dtype))
-    out_next[:num_reqs] = chosen
-    out_counts[:num_reqs] = valid.sum(dim=1).to(out_counts.dtype)
+    next_tokens_padded(
+        out_next[:num_reqs],
+        out_counts[:num_reqs],
+        sampled[:num_reqs, :sampled_per_request],
+        discarded[:num_reqs],
+        backup[:num_reqs],
+        vocab_size,
+    )
