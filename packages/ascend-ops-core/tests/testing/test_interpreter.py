@@ -81,11 +81,24 @@ def test_dot_of_bfloat16_multiplies_numbers() -> None:
 
 @pytest.mark.interpreter
 def test_a_launch_leaves_triton_as_it_was() -> None:
-    from triton.runtime.interpreter import InterpreterBuilder
+    import triton.language as tl
+    from triton.language.semantic import TritonSemantic
+    from triton.runtime import interpreter
 
-    before = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl
-    _copy(torch.ones(4), torch.empty(4, dtype=BF16), 4, 4)
-    assert (InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl) == before
+    owners = (
+        interpreter,
+        interpreter.InterpreterBuilder,
+        TritonSemantic,
+        *(tl, tl.core, tl.math, tl.tensor, tl.dtype, tl.block_type),
+    )
+    launched: list[Any] = [torch.ones(4), torch.empty(4, dtype=BF16), 4, 4]
+    # Triton itself copies to a class what it inherits, when it is first asked what it replaces.
+    _copy(*launched)
+    before = [dict(vars(owner)) for owner in owners]
+    _copy(*launched)
+    for owner, was in zip(owners, before, strict=True):
+        assert vars(owner).keys() == was.keys()
+        assert [name for name in was if vars(owner)[name] is not was[name]] == []
 
 
 @pytest.fixture

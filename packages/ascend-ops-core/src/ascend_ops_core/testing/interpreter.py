@@ -15,6 +15,7 @@ import torch
 
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.launch import Launch, executor
+from ascend_ops_core.testing.interpreter_patches import language_patched_once
 
 
 @contextmanager
@@ -37,7 +38,7 @@ def interpreter() -> Iterator[None]:
 def interpret(launch: Launch) -> None:
     """Execute one launch on CPU tensors."""
     # The interpreter allocates a view of every tensor; those need no fences.
-    with _mended_bfloat16(), torch._C.DisableTorchFunction():
+    with _mended_bfloat16(), language_patched_once(), torch._C.DisableTorchFunction():
         launch.kernel[(launch.grid,)](**launch.arguments, **launch.constants)
 
 
