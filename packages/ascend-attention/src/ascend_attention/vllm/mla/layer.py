@@ -27,6 +27,9 @@ class MLAAttention(nn.Module):
     impl_cls: type[AscendMLAImpl] = AscendMLAImpl
     """What attends; models that select tokens have one of their own."""
 
+    cache_cls: type[AscendMLACache] = AscendMLACache
+    """The cache; models whose other layers keep recurrent states have one of their own."""
+
     def __init__(
         self,
         shape: MLAShape,
@@ -48,7 +51,7 @@ class MLAAttention(nn.Module):
         )
         role = CacheRole.LATENT
         name = f"{prefix}.{role}"
-        self.cache = AscendMLACache(kinds[role], shape.kv_lora_rank, name, context)
+        self.cache = self.cache_cls(kinds[role], shape.kv_lora_rank, name, context)
         self.impl = self.impl_cls(self.weights, self.cache)
 
     def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
