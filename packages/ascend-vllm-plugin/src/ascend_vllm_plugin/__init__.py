@@ -68,6 +68,7 @@ def register() -> None:
     if platform is None:
         return
     from ascend_models_deepseek.vllm import register as register_deepseek
+    from ascend_models_kimi.vllm import register as register_kimi
     from ascend_models_minimax.vllm import register as register_minimax
 
     from ascend_vllm_plugin.compat.eplb_switch import allow_eplb
@@ -91,4 +92,5 @@ def register() -> None:
         register_verification()
         allow_shared_contexts()
     register_deepseek()
+    register_kimi()
     register_minimax()

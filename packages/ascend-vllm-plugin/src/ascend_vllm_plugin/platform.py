@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from ascend_models_deepseek.vllm import check_request as check_deepseek
 from ascend_models_deepseek.vllm import has_latent_caches
+from ascend_models_kimi.vllm import check_request as check_kimi
+from ascend_models_kimi.vllm import has_recurrent_states
 from ascend_models_minimax.vllm import check_request as check_minimax
 from ascend_models_minimax.vllm import has_block_caches
 from ascend_specdec.vllm import check_speculation
@@ -42,17 +44,23 @@ class AscendReferencePlatform(CpuPlatform):
         check_eplb(vllm_config)
         check_speculation(vllm_config)
         parallel = vllm_config.parallel_config
-        if parallel.enable_eplb and parallel.worker_cls == "auto":
+        hybrid = getattr(vllm_config.model_config, "is_hybrid", False)
+        if (parallel.enable_eplb or hybrid) and parallel.worker_cls == "auto":
             parallel.worker_cls = "ascend_vllm_plugin.reference_worker.ReferenceWorker"
         super().check_and_update_config(vllm_config)
         latent = has_latent_caches(vllm_config.model_config)
         blocks = has_block_caches(vllm_config.model_config)
-        if not latent and not blocks and not has_compressed_caches(vllm_config.model_config):
+        states = has_recurrent_states(vllm_config.model_config)
+        compressed = has_compressed_caches(vllm_config.model_config)
+        if not any((latent, blocks, states, compressed)):
             return
         scheduler.enable_chunked_prefill = chunked
         scheduler.max_num_batched_tokens = most_tokens
         check_deepseek(vllm_config)
-        if blocks:
+        if states:
+            # vLLM sets the size of a block once it knows that of a state.
+            check_kimi(vllm_config)
+        elif blocks:
             check_minimax(vllm_config)
         elif latent:
             set_latent_block_size(vllm_config, "cpu")

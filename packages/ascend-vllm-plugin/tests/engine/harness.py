@@ -27,6 +27,12 @@ from ascend_models_deepseek.testing.tiny_v32 import (
     TinyV32Spec,
     write_v32_checkpoint,
 )
+from ascend_models_kimi.testing import (
+    KIMI_LINEAR_SPECS,
+    KimiLinearOracle,
+    TinyKimiLinearSpec,
+    write_kimi_linear_checkpoint,
+)
 from ascend_models_minimax.testing import M3_SPECS, M3Oracle, TinyM3Spec, write_m3_checkpoint
 
 from .dense_models import DENSE_SPECS, TinyDenseSpec, write_dense_checkpoint
@@ -51,11 +57,19 @@ FAMILIES: dict[type, tuple[Any, Any]] = {
     TinyV32Spec: (write_v32_checkpoint, V32Oracle),
     TinyGlmSpec: (write_v32_checkpoint, V32Oracle),
     TinyM3Spec: (write_m3_checkpoint, M3Oracle),
+    TinyKimiLinearSpec: (write_kimi_linear_checkpoint, KimiLinearOracle),
     TinyDenseSpec: (write_dense_checkpoint, V3Oracle),
 }
 """What writes a checkpoint and what runs it in transformers, by the kind of its spec."""
 
-ALL_SPECS: dict[str, Any] = {**SPECS, **V3_SPECS, **V32_SPECS, **M3_SPECS, **DENSE_SPECS}
+ALL_SPECS: dict[str, Any] = {
+    **SPECS,
+    **V3_SPECS,
+    **V32_SPECS,
+    **M3_SPECS,
+    **KIMI_LINEAR_SPECS,
+    **DENSE_SPECS,
+}
 
 
 @dataclass(frozen=True)
@@ -176,9 +190,17 @@ class Engine:
 
     @property
     def caches(self) -> dict[str, torch.Tensor]:
-        """Every layer's cache by name, `[blocks, rows, width]`; all share one pool of blocks."""
+        """Every layer's cache by name, `[blocks, rows, width]`; all share one pool of blocks.
+
+        Recurrent states are left out, of which a layer has several.
+        """
         layers = self.engine.vllm_config.compilation_config.static_forward_context
-        return {name: layer.kv_cache for name, layer in layers.items() if layer.kv_cache.numel()}
+        found = {name: layer.kv_cache for name, layer in layers.items()}
+        return {
+            name: cache
+            for name, cache in found.items()
+            if isinstance(cache, torch.Tensor) and cache.numel()
+        }
 
     @contextmanager
     def recording_blocks(self) -> Iterator[set[int]]:

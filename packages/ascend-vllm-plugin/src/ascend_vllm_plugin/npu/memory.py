@@ -44,7 +44,7 @@ def figures(worker: Any) -> dict[str, int]:
         "graphs": set_aside,
         "attention": worker.attention_bytes if measured else 0,
         "captured": len(getattr(runner.model, "captured_sizes", ())),
-        "caches": _bytes(layer.kv_cache for layer in layers),
+        "caches": _bytes(one for layer in layers for one in _tensors(layer.kv_cache)),
         "num_blocks": worker.cache_config.num_gpu_blocks,
         "block_tables": sum(
             table.block_table.gpu.nbytes + table.slot_mapping.gpu.nbytes for table in tables
@@ -119,6 +119,11 @@ def _weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
     """Parameters, and the scales of quantised ones, which are buffers."""
     yield from model.parameters()
     yield from (one for name, one in model.named_buffers() if name.endswith("_scale"))
+
+
+def _tensors(cache: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """A layer's cache; those of recurrent states are several."""
+    return (cache,) if isinstance(cache, torch.Tensor) else cache
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -10,6 +10,8 @@ import torch
 from ascend_attention.caches import DEVICE_CACHES
 from ascend_models_deepseek.vllm import check_request as check_deepseek
 from ascend_models_deepseek.vllm import has_latent_caches
+from ascend_models_kimi.vllm import check_request as check_kimi
+from ascend_models_kimi.vllm import has_recurrent_states
 from ascend_models_minimax.vllm import check_request as check_minimax
 from ascend_models_minimax.vllm import has_block_caches
 from ascend_ops_core.devices import current_facts
@@ -111,6 +113,9 @@ class AscendNPUPlatform(Platform):
             _check_compressed(vllm_config)
         elif has_latent_caches(vllm_config.model_config):
             _check_latent(vllm_config)
+        elif has_recurrent_states(vllm_config.model_config):
+            _family_with_caches("latent")
+            check_kimi(vllm_config)
         elif has_block_caches(vllm_config.model_config):
             _family_with_caches("block-sparse")
             check_minimax(vllm_config)

@@ -12,6 +12,7 @@ from ascend_vllm_plugin.compat.bind_kv_cache import allow_several_caches_per_lay
 from ascend_vllm_plugin.compat.device_streams import use_npu_streams
 from ascend_vllm_plugin.compat.graph_capture import use_npu_graph_capture
 from ascend_vllm_plugin.compat.kernels import replace_kernels
+from ascend_vllm_plugin.compat.state_copies import use_state_copies
 from ascend_vllm_plugin.eplb import start_balancing
 from ascend_vllm_plugin.npu.graphs import ACLGraphWrapper
 
@@ -28,6 +29,7 @@ class NPUModelRunner(GPUModelRunner):
         use_npu_streams()
         use_npu_graph_capture()
         replace_kernels()
+        use_state_copies()
         allow_several_caches_per_layer()
         super().__init__(vllm_config, device)
         self.cascade_attn_enabled = False

@@ -1,0 +1,5 @@
+"""What vLLM's model registry imports; kept thin because vLLM inspects it in a subprocess."""
+
+from ascend_models_kimi.kimi_linear.model import AscendKimiLinearForCausalLM
+
+__all__ = ["AscendKimiLinearForCausalLM"]

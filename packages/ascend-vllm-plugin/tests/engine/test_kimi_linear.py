@@ -1,0 +1,154 @@
+"""Kimi-Linear on the real engine: logits and greedy tokens against transformers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ascend_attention.vllm.linear import LinearStateLayer
+from ascend_models_kimi.testing import KimiLinearOracle
+
+from .harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
+
+pytestmark = pytest.mark.engine
+
+NAME = "kimi_linear"
+LENGTHS = (1, 3, 63, 64, 65, 130, 370)
+CHUNKS = {
+    7: [(5, 12, 0), (64, 9, 2), (66, 5, 4)],
+    64: [(1, 14, 0), (130, 6, 1), (257, 4, 3)],
+    65: [(3, 14, 0), (130, 6, 1), (257, 4, 3)],
+}
+
+
+def oracle_of(checkpoints: Checkpoints, name: str = NAME) -> KimiLinearOracle:
+    oracle = checkpoints.oracle(name)
+    assert isinstance(oracle, KimiLinearOracle)
+    return oracle
+
+
+def requests_of(
+    oracle: KimiLinearOracle, shapes: list[tuple[int, int, int]], seed: int = 0
+) -> list[Request]:
+    """Requests of so many prompt and generated tokens, and the steps at which they join."""
+    return [
+        Request(oracle.clear_prompt(length, count, seed=seed + length), count, at)
+        for length, count, at in shapes
+    ]
+
+
+@pytest.fixture
+def engine(engines: EnginePool) -> Engine:
+    engine = engines.get(NAME, enable_prefix_caching=True)
+    assert engine.llm.reset_prefix_cache()
+    return engine
+
+
+def test_prompts_together(engine: Engine, checkpoints: Checkpoints) -> None:
+    oracle = oracle_of(checkpoints)
+    requests = requests_of(oracle, [(n, 16, 0) for n in LENGTHS])
+    assert_all_match(oracle, requests, engine.run(requests))
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_chunks_share_steps_with_decodes(
+    engine: Engine, checkpoints: Checkpoints, chunk: int
+) -> None:
+    oracle = oracle_of(checkpoints)
+    requests = requests_of(oracle, CHUNKS[chunk], seed=100)
+    with engine.scheduling_at_most(chunk):
+        results = engine.run(requests)
+    assert len({result.finished_at for result in results}) >= 2
+    assert_all_match(oracle, requests, results)
+
+
+def test_shared_prefix_with_other_endings(engine: Engine, checkpoints: Checkpoints) -> None:
+    """The second run starts from the states at the end of the prefix's blocks."""
+    oracle = oracle_of(checkpoints)
+    unit = engine.engine.vllm_config.cache_config.block_size
+    whole = [oracle.clear_prompt(300 + n, 8, seed=1) for n in (1, 3, 129)]
+    assert all(one[:300] == whole[0][:300] for one in whole)
+    engine.run([Request(whole[0][:300], 2)])
+    requests = [Request(prompt, 8, join_at=i) for i, prompt in enumerate(whole)]
+    with engine.scheduling_at_most(150):
+        results = engine.run(requests)
+    assert [result.cached for result in results] == [300 // unit * unit] * 3
+    assert_all_match(oracle, requests, results)
+
+
+def test_states_of_free_slots_are_left_alone(engine: Engine) -> None:
+    """A step writes the slots of its requests, and neither the null slot nor anybody else's."""
+    layers = engine.engine.vllm_config.compilation_config.static_forward_context.values()
+    states = [one for one in layers if isinstance(one, LinearStateLayer)]
+    assert len(states) == 3
+    saved = [[state.clone() for state in layer.kv_cache] for layer in states]
+    with engine.recording_blocks() as used:
+        engine.run([Request([5, 6, 7], 3), Request([9] * 70, 2)])
+    for layer, before in zip(states, saved, strict=True):
+        for now, then in zip(layer.kv_cache, before, strict=True):
+            changed = (now != then).flatten(1).any(dim=1).nonzero().flatten().tolist()
+            assert set(changed) <= used
+            assert 0 not in changed
+            assert bool(torch.isfinite(now[sorted(used)]).all())
+
+
+def test_preempted_requests_resume(engines: EnginePool, checkpoints: Checkpoints) -> None:
+    """Another model: a query latent, groups of experts, a convolution of three, odd sizes."""
+    name = "kimi_linear_odd"
+    oracle = oracle_of(checkpoints, name)
+    engine = engines.get(
+        name,
+        max_model_len=512,
+        num_gpu_blocks_override=10,
+        max_num_batched_tokens=128,
+        max_num_seqs=16,
+    )
+    shapes = [(120, 20, 0), (100, 40, 1), (125, 30, 2), (61, 80, 3), (9, 20, 4), (130, 10, 5)]
+    requests = requests_of(oracle, shapes)
+    before = engine.metric("vllm:num_preemptions")
+    results = engine.run(requests)
+    assert engine.metric("vllm:num_preemptions") > before
+    assert_all_match(oracle, requests, results)
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["prefixes", "plain"])
+def test_rejected_drafts_leave_no_trace(
+    engines: EnginePool, checkpoints: Checkpoints, cached: bool
+) -> None:
+    """Drafts copied from the context, few of which are right: states go back to the last accepted.
+
+    With prefix caching a state is also kept where accepted drafts cross the end of a block.
+    """
+    oracle = oracle_of(checkpoints)
+    engine = engines.get(
+        NAME,
+        enable_prefix_caching=cached,
+        speculative_config={
+            "method": "ngram",
+            "num_speculative_tokens": 3,
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": 2,
+        },
+    )
+    requests = [
+        Request(oracle.clear_prompt(n, count, seed=n), count, at)
+        for n, count, at in [(1, 12, 0), (120, 24, 0), (65, 12, 1), (250, 20, 2)]
+    ]
+    # What follows a repeated continuation is drafted right, then wrong.
+    found = oracle.greedy(requests[1].prompt, 24).tokens
+    again = requests[1].prompt + found[:12] + requests[1].prompt[-20:] + found[:2]
+    requests.append(Request(again, 16, 3))
+    names = ("num_draft_tokens", "num_accepted_tokens")
+    before = [engine.metric(f"vllm:spec_decode_{name}") for name in names]
+    with engine.scheduling_at_most(100):
+        results = engine.run(requests)
+    drafted, accepted = (
+        engine.metric(f"vllm:spec_decode_{name}") - then
+        for name, then in zip(names, before, strict=True)
+    )
+    assert 0 < accepted < drafted
+    assert_all_match(oracle, requests, results)
+    if cached:
+        longer = requests[3].prompt + results[3].tokens
+        again = engine.run([Request(longer, 8)])[0]
+        assert again.cached == 256
+        assert_all_match(oracle, [Request(longer, 8)], [again])
