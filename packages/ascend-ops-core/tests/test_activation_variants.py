@@ -13,6 +13,7 @@ from ascend_ops_core.ops.activation import (
     quick_gelu,
     silu_and_mul,
     silu_and_mul_with_clamp,
+    situ_and_mul,
     swiglu_oai_and_mul,
     swiglustep_and_mul,
 )
@@ -72,6 +73,37 @@ def test_swiglustep_limits_after_the_activation(dtype: torch.dtype) -> None:
     assert_close(swiglustep_and_mul(x, 7.0), torch.tensor(expected), scale=49)
 
 
+@pytest.mark.oracle("ascend_ops_core::situ_and_mul", "scalar formula in the test")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("linear_beta", [None, 0.0, 3.0])
+def test_situ_equals_the_formula(linear_beta: float | None, dtype: torch.dtype) -> None:
+    values = [(g, u) for g in (-50.0, -1.5, 0.0, 1e-3, 0.7, 50.0) for u in (-50.0, -1e-3, 2.0)]
+    x = torch.tensor(values).to(dtype)
+    expected = []
+    for g, u in x.double().tolist():
+        bounded = 3 * math.tanh(u / 3) if linear_beta else u
+        expected.append([2 * math.tanh(g / 2) * sigmoid(g) * bounded])
+    got = situ_and_mul(x, 2.0, linear_beta)
+    assert got.dtype == dtype
+    assert_close(got, torch.tensor(expected), scale=2)
+    if linear_beta:
+        assert got.abs().max() <= 6
+
+
+def test_situ_keeps_the_digits_of_small_channels() -> None:
+    # A bound minus almost itself would leave none of them.
+    x = torch.tensor([[1.0, 1e-5], [1e-5, 1.0]])
+    got = situ_and_mul(x, 30.0, 30.0).flatten().tolist()
+    expected = [30 * math.tanh(1 / 30) * sigmoid(1) * 1e-5, 0.5e-5 * 30 * math.tanh(1 / 30)]
+    assert got == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("bounds", [(0.0, None), (-1.0, 1.0), (math.nan, None), (1.0, -2.0)])
+def test_bounds_of_situ_are_positive(bounds: tuple[float, float | None]) -> None:
+    with pytest.raises(InvalidInputError, match=r"situ with beta=.*positive.*activation_situ_beta"):
+        situ_and_mul(torch.zeros(1, 2), *bounds)
+
+
 @pytest.mark.oracle("ascend_ops_core::quick_gelu", "transformers' QuickGELUActivation")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(0, 3), (1,), (5, 7, 9)])
@@ -88,6 +120,7 @@ def test_nan_stays_in_its_place() -> None:
         silu_and_mul,
         lambda v: silu_and_mul_with_clamp(v, 1.0),
         lambda v: swiglustep_and_mul(v, 1.0),
+        lambda v: situ_and_mul(v, 1.0, 1.0),
         lambda v: swiglu_oai_and_mul(v, interleaved=False),
     ):
         assert call(x).isnan().tolist() == [[True, False]]
@@ -122,6 +155,7 @@ def test_limits_of_torch_npu() -> None:
         (npu.supports_swiglu_oai_and_mul(a2, x[:, ::2], *oai), "strided"),
         (npu.supports_swiglu_oai_and_mul(a2, x[:0], *oai), "empty"),
         (npu.supports_swiglustep_and_mul_triton(a2, x.double(), 7.0), "float64"),
+        (npu.supports_situ_and_mul_triton(a2, x.double(), 7.0, None), "float64"),
         (npu.supports_quick_gelu(a5, x), "A5"),
         (npu.supports_quick_gelu(a2, x.long()), "int64"),
         (npu.supports_quick_gelu(a2, x[:0]), "empty"),

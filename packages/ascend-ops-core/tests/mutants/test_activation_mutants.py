@@ -43,6 +43,19 @@ def test_swiglustep_and_mul() -> None:
     assert_noticed("ascend_ops_core::swiglustep_and_mul", original, replacement)
 
 
+@pytest.mark.parametrize(
+    ("original", "replacement"),
+    [
+        ("tl.where(t2 < 0.04, near, far)", "tl.where(t2 < 4.0, near, far)"),
+        ("up = _bounded(up, linear_beta)", "up = _bounded(up, beta)"),
+        ("y = _bounded(gate, beta) /", "y = gate /"),
+    ],
+    ids=["series too far", "bound of the gate", "gate unbounded"],
+)
+def test_situ_and_mul(original: str, replacement: str) -> None:
+    assert_noticed("ascend_ops_core::situ_and_mul", original, replacement)
+
+
 def test_quick_gelu() -> None:
     original = "mask = offsets < elements - first"
     assert_noticed("ascend_ops_core::quick_gelu", original, "mask = offsets < elements")

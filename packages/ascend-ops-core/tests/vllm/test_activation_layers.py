@@ -28,6 +28,8 @@ def _config() -> object:
         ("AscendSiluAndMul", ()),
         ("AscendSiluAndMulWithClamp", (2.0,)),
         ("AscendSiluAndMulWithClamp", (2.0, 1.702, 1.0)),
+        ("AscendSituAndMul", (2.0,)),
+        ("AscendSituAndMul", (2.0, 4.0)),
         ("AscendSwigluOAIAndMul", (1.702, 2.0)),
         ("AscendSwigluStepAndMul", (2.0,)),
     ],

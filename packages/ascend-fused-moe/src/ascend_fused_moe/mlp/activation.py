@@ -9,7 +9,9 @@ import torch
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.ops.activation import (
     check_limit,
+    check_situ,
     silu_and_mul_with_clamp,
+    situ_and_mul,
     swiglu_oai_and_mul,
     swiglustep_and_mul,
 )
@@ -63,7 +65,13 @@ class Activation:
     def __post_init__(self) -> None:
         check_limit(self.limit)
         if self.kind is ActivationKind.SITU:
-            self._check_situ()
+            check_situ(self.beta, self.linear_beta)
+            if self.limit:
+                raise InvalidInputError(
+                    f"situ with limit={self.limit}",
+                    "it has no limit, its bounds are beta and linear_beta",
+                    "Leave swiglu_limit out.",
+                )
         elif self.kind is not ActivationKind.SWIGLU and not self.limit:
             raise InvalidInputError(
                 f"activation {self.kind.value!r} with limit {self.limit}",
@@ -76,24 +84,9 @@ class Activation:
         if self.kind is ActivationKind.SWIGLU:
             return silu_and_mul_with_clamp(gate_up, self.limit)
         if self.kind is ActivationKind.SITU:
-            return self._apply_situ(gate_up)
+            return situ_and_mul(gate_up, self.beta, self.linear_beta)
         assert self.limit is not None
         if self.kind is ActivationKind.SWIGLU_STEP:
             return swiglustep_and_mul(gate_up, self.limit)
         interleaved = self.kind is ActivationKind.SWIGLU_OAI
         return swiglu_oai_and_mul(gate_up, self.alpha, self.limit, self.bias, interleaved)
-
-    def _check_situ(self) -> None:
-        if self.limit or not self.beta > 0 or not (self.linear_beta or 0) >= 0:
-            raise InvalidInputError(
-                f"situ with beta={self.beta}, linear_beta={self.linear_beta}, limit={self.limit}",
-                "its bounds are positive, and it has no limit",
-                "Pass activation_situ_beta and activation_situ_linear_beta of the model's config.",
-            )
-
-    def _apply_situ(self, gate_up: torch.Tensor) -> torch.Tensor:
-        gate, up = gate_up.float().chunk(2, dim=-1)
-        if self.linear_beta:
-            up = self.linear_beta * torch.tanh(up / self.linear_beta)
-        bounded = self.beta * torch.tanh(gate / self.beta)
-        return (bounded * torch.sigmoid(gate) * up).to(gate_up.dtype)

@@ -20,6 +20,7 @@ _CLASSES: tuple[tuple[str, str], ...] = (
     ("QuickGELU", "ascend_ops_core.vllm.activation:AscendQuickGELU"),
     ("SiluAndMul", "ascend_ops_core.vllm.activation:AscendSiluAndMul"),
     ("SiluAndMulWithClamp", "ascend_ops_core.vllm.activation:AscendSiluAndMulWithClamp"),
+    ("SituAndMul", "ascend_ops_core.vllm.activation:AscendSituAndMul"),
     ("SwigluOAIAndMul", "ascend_ops_core.vllm.activation:AscendSwigluOAIAndMul"),
     ("SwigluStepAndMul", "ascend_ops_core.vllm.activation:AscendSwigluStepAndMul"),
     ("RotaryEmbedding", "ascend_ops_core.vllm.rotary:AscendRotaryEmbedding"),

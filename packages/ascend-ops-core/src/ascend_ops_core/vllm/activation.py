@@ -7,6 +7,7 @@ from vllm.model_executor.layers.activation import (
     QuickGELU,
     SiluAndMul,
     SiluAndMulWithClamp,
+    SituAndMul,
     SwigluOAIAndMul,
     SwigluStepAndMul,
 )
@@ -40,6 +41,14 @@ class AscendSiluAndMulWithClamp(SiluAndMulWithClamp):
         return activation.swiglu_oai_and_mul(
             x, self.alpha, self.swiglu_limit, self.beta, interleaved=False
         )
+
+
+class AscendSituAndMul(SituAndMul):
+    """Kimi-K3's SwiGLU, bounded by tanh."""
+
+    def forward_oot(self, x: torch.Tensor) -> torch.Tensor:
+        """See :func:`ascend_ops_core.ops.activation.situ_and_mul`."""
+        return activation.situ_and_mul(x, self.beta, self.linear_beta)
 
 
 class AscendSwigluOAIAndMul(SwigluOAIAndMul):

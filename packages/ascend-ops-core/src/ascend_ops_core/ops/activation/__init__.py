@@ -15,6 +15,7 @@ __all__ = [
     "quick_gelu",
     "silu_and_mul",
     "silu_and_mul_with_clamp",
+    "situ_and_mul",
     "swiglu_oai_and_mul",
     "swiglustep_and_mul",
 ]
@@ -108,6 +109,33 @@ def swiglustep_and_mul(gate_up: torch.Tensor, limit: float) -> torch.Tensor:
     return result
 
 
+def situ_and_mul(
+    gate_up: torch.Tensor, beta: float, linear_beta: float | None = None
+) -> torch.Tensor:
+    """``beta * tanh(gate / beta) * sigmoid(gate) * u``, ``u`` bounded by tanh too or ``up`` itself.
+
+    The activation of Kimi-K3 (``SituAndMul`` in vLLM 0.27.1): a SwiGLU whose gate factor stays
+    below ``beta``, without a kink.
+
+    Args:
+        gate_up: ``[..., 2 * I]``, float32, bfloat16 or float16, the gate in the first half; any
+            leading axis may be 0.
+        beta: positive bound of the gate.
+        linear_beta: positive bound of ``up``: ``u = linear_beta * tanh(up / linear_beta)``. None
+            or 0 leaves ``up`` as it is.
+
+    Returns:
+        ``[..., I]`` in ``gate_up.dtype``.
+
+    Raises:
+        InvalidInputError: a bound that is not positive, or an odd last axis.
+    """
+    check_situ(beta, linear_beta)
+    _check_halves(gate_up)
+    result: torch.Tensor = _SITU_AND_MUL(gate_up, beta, linear_beta or None)
+    return result
+
+
 def quick_gelu(x: torch.Tensor) -> torch.Tensor:
     """``x * sigmoid(1.702 * x)``, the approximate GELU of CLIP.
 
@@ -130,6 +158,20 @@ def check_limit(limit: float | None) -> None:
     if limit is not None and not limit >= 0:
         raise InvalidInputError(
             f"swiglu_limit={limit}", "it must be positive", "Use 0 or null to switch it off."
+        )
+
+
+def check_situ(beta: float, linear_beta: float | None) -> None:
+    """Refuse bounds of :func:`situ_and_mul`, in the words of configs.
+
+    Raises:
+        InvalidInputError: ``beta`` is not positive, or ``linear_beta`` is negative; NaN is neither.
+    """
+    if not beta > 0 or (linear_beta is not None and not linear_beta >= 0):
+        raise InvalidInputError(
+            f"situ with beta={beta}, linear_beta={linear_beta}",
+            "its bounds are positive",
+            "Pass activation_situ_beta and activation_situ_linear_beta of the model's config.",
         )
 
 
@@ -165,6 +207,16 @@ def _silu_and_mul_with_clamp_cpu(gate_up: torch.Tensor, limit: float | None) -> 
     return reference.silu_and_mul_with_clamp(gate_up, limit)
 
 
+def _situ_and_mul_cpu(
+    gate_up: torch.Tensor, beta: float, linear_beta: float | None
+) -> torch.Tensor:
+    kernels = _cpu.usable(gate_up)
+    if kernels is not None and kernels.supports(gate_up):
+        result: torch.Tensor = kernels.situ_and_mul(gate_up, beta, linear_beta)
+        return result
+    return reference.situ_and_mul(gate_up, beta, linear_beta)
+
+
 _SILU_AND_MUL = declare(
     __name__,
     "silu_and_mul(Tensor gate_up) -> Tensor",
@@ -194,6 +246,14 @@ _SWIGLUSTEP_AND_MUL = declare(
     "swiglustep_and_mul(Tensor gate_up, float limit) -> Tensor",
     npu=("triton",),
     fake=_gated_fake,
+)
+
+_SITU_AND_MUL = declare(
+    __name__,
+    "situ_and_mul(Tensor gate_up, float beta, float? linear_beta) -> Tensor",
+    npu=("triton",),
+    fake=_gated_fake,
+    cpu=_situ_and_mul_cpu,
 )
 
 _QUICK_GELU = declare(

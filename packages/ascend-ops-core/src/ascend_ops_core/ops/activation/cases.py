@@ -54,6 +54,11 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("halves", lambda new: (new.randn(5, 126, scale=4.0), 1.702, 7.0, 1.0, False)),
     ),
     "swiglustep_and_mul": _gated(7.0),
+    "situ_and_mul": (
+        *_gated(4.0, 30.0),
+        Case("unbounded", lambda new: (new.randn(5, 126, scale=4.0), 2.0, None), scale=8.0),
+        Case("narrow", lambda new: (new.randn(3, 34, dtype=BF16, scale=3.0), 0.125, 0.5)),
+    ),
     "quick_gelu": (
         Case("nothing", lambda new: (new.randn(0, 5),)),
         Case("one", lambda new: (new.randn(1),)),

@@ -106,6 +106,13 @@ def supports_swiglustep_and_mul_triton(
     return first_refusal(_float("the kernel", gate_up))
 
 
+def supports_situ_and_mul_triton(
+    facts: DeviceFacts, gate_up: torch.Tensor, beta: float, linear_beta: float | None
+) -> Support:
+    """Any float dtype, any width."""
+    return first_refusal(_float("the kernel", gate_up))
+
+
 def quick_gelu(x: torch.Tensor) -> torch.Tensor:
     """``npu_fast_gelu``, whose formula on A2 and A3 is ``x / (1 + exp(-1.702 x))``."""
     y: torch.Tensor = torch.ops.npu.npu_fast_gelu(x)

@@ -37,6 +37,14 @@ def swiglustep_and_mul(gate_up: torch.Tensor, limit: float) -> torch.Tensor:
     return (F.silu(gate).clamp(max=limit) * up.clamp(min=-limit, max=limit)).to(gate_up.dtype)
 
 
+def situ_and_mul(gate_up: torch.Tensor, beta: float, linear_beta: float | None) -> torch.Tensor:
+    """See :func:`ascend_ops_core.ops.activation.situ_and_mul`."""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    if linear_beta:
+        up = linear_beta * torch.tanh(up / linear_beta)
+    return (beta * torch.tanh(gate / beta) * torch.sigmoid(gate) * up).to(gate_up.dtype)
+
+
 def quick_gelu(x: torch.Tensor) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.activation.quick_gelu`."""
     wide = x.float()
