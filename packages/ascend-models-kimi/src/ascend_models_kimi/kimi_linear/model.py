@@ -10,6 +10,7 @@ from ascend_attention.state_caches import StateKind, kda_state
 from ascend_attention.vllm.linear import STATE_COPY_FUNCTIONS
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
+from ascend_ops_core.layers.attention_residual import AttentionResidual
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
 from torch import nn
@@ -18,9 +19,10 @@ from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.models.interfaces import HasInnerState, IsHybrid
 from vllm.sequence import IntermediateTensors
 
+from ascend_models_kimi.kimi_k3.decoder_layer import AscendKimiDecoderLayer, MixedStream
 from ascend_models_kimi.kimi_linear.build import Build, parameter
 from ascend_models_kimi.kimi_linear.config import KimiLinearSpec
-from ascend_models_kimi.kimi_linear.decoder_layer import KimiDecoderLayer, Stream
+from ascend_models_kimi.kimi_linear.decoder_layer import KimiBlocks, KimiDecoderLayer, Stream
 from ascend_models_kimi.kimi_linear.validation import check_engine_config
 from ascend_models_kimi.kimi_linear.weights import main_table, text_root
 
@@ -41,9 +43,15 @@ class AscendKimiLinearModel(nn.Module):
         build = Build.of(spec, vllm_config, self.embed_tokens)
         self.shard = build.shard
         self.rotation = build.rotation
+        self.output_attn_res: AttentionResidual | None = None
+        layer: type[KimiBlocks] = KimiDecoderLayer
+        if spec.attn_res_block_size is not None:
+            layer = AscendKimiDecoderLayer
+            self.output_attn_res = AttentionResidual(
+                spec.hidden_size, spec.rms_norm_eps, torch.float32
+            )
         self.layers = nn.ModuleList(
-            KimiDecoderLayer(build, i, f"{prefix}.layers.{i}")
-            for i in range(spec.num_hidden_layers)
+            layer(build, i, f"{prefix}.layers.{i}") for i in range(spec.num_hidden_layers)
         )
         self.norm = parameter(spec.hidden_size)
 
@@ -60,10 +68,23 @@ class AscendKimiLinearModel(nn.Module):
         if inputs_embeds is None:
             assert input_ids is not None
             inputs_embeds = self.embed_tokens(input_ids)
+        if self.output_attn_res is not None:
+            return self._forward_attn_residual(inputs_embeds, self.output_attn_res)
         stream = Stream(None, inputs_embeds)
         for layer in self.layers:
             stream = layer(stream)
         return stream.sum()
+
+    def _forward_attn_residual(
+        self, embedded: torch.Tensor, output: AttentionResidual
+    ) -> torch.Tensor:
+        """The same on Kimi-K3's mixed stream."""
+        block = self.spec.attn_res_block_size
+        assert block is not None
+        stream = MixedStream.begin(embedded, len(self.layers), block)
+        for layer in self.layers:
+            stream = layer(stream)
+        return stream.mixed(output, len(stream.sums))[0]
 
 
 class AscendKimiLinearForCausalLM(nn.Module, HasInnerState, IsHybrid):

@@ -1,0 +1,1 @@
+"""What Kimi-K3 adds to Kimi-Linear."""
