@@ -11,6 +11,7 @@ from ascend_models_deepseek.testing.oracle_v3 import V3Oracle
 from ascend_models_deepseek.testing.oracle_v32 import V32Oracle
 from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, write_v3_checkpoint
 from ascend_models_deepseek.testing.tiny_v32 import V32_SPECS, write_v32_checkpoint
+from ascend_ops_core.testing.forked_programs import ForkedPrograms
 
 from .test_processes import run
 
@@ -30,7 +31,7 @@ COUNT = 24
     ],
 )
 def test_tokens_are_those_of_transformers(
-    name: str, settings: dict[str, Any], tmp_path: Path
+    name: str, settings: dict[str, Any], programs: ForkedPrograms, tmp_path: Path
 ) -> None:
     folder, oracle = made(name, tmp_path / "checkpoint")
     settings = settings | {
@@ -41,7 +42,7 @@ def test_tokens_are_those_of_transformers(
     }
     prompts = [prompt(oracle, length) for length in LENGTHS]
     for given, (tokens, logits) in zip(
-        prompts, run(folder, settings, prompts, tmp_path, COUNT), strict=True
+        prompts, run(programs, folder, settings, prompts, tmp_path, COUNT), strict=True
     ):
         expected = oracle.picked_logits(given, tokens)
         assert len(tokens) == COUNT

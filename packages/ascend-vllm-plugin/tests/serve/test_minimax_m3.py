@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ascend_models_minimax.testing import M3_SPECS, M3Oracle, write_m3_checkpoint
+from ascend_ops_core.testing.forked_programs import ForkedPrograms
 from ascend_ops_core.testing.language_models import FLOAT32_LOGITS_ATOL
 
 from .test_processes import COUNT, run
@@ -13,7 +14,7 @@ from .test_processes import COUNT, run
 pytestmark = pytest.mark.serve
 
 
-def test_two_ranks_with_drafts_and_chunks(tmp_path: Path) -> None:
+def test_two_ranks_with_drafts_and_chunks(programs: ForkedPrograms, tmp_path: Path) -> None:
     folder = write_m3_checkpoint(M3_SPECS["m3"], tmp_path / "checkpoint")
     settings = {
         "hf_overrides": {"architectures": ["MiniMaxM3SparseForCausalLM"]},
@@ -24,7 +25,7 @@ def test_two_ranks_with_drafts_and_chunks(tmp_path: Path) -> None:
     oracle = M3Oracle(folder)
     prompts = [oracle.clear_prompt(length, COUNT, seed=length) for length in (1, 15, 65, 200)]
     for prompt, (tokens, logits) in zip(
-        prompts, run(folder, settings, prompts, tmp_path), strict=True
+        prompts, run(programs, folder, settings, prompts, tmp_path), strict=True
     ):
         expected = oracle.picked_logits(prompt, tokens)
         assert len(tokens) == COUNT

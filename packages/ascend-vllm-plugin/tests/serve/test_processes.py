@@ -23,6 +23,7 @@ from ascend_models_deepseek.testing import (
 )
 from ascend_models_deepseek.testing.oracle_v3 import V3Oracle
 from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, TinyV3Spec, write_v3_checkpoint
+from ascend_ops_core.testing.forked_programs import ForkedPrograms
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.serve
@@ -30,13 +31,16 @@ pytestmark = pytest.mark.serve
 COUNT = 64
 REDUNDANT = 3
 TIMEOUT_S = 280
+GENERATE = Path(__file__).with_name("generate.py")
 
 
 @pytest.mark.parametrize(
-    ("spec", "settings"),
+    ("started", "spec", "settings"),
     [
-        (SPECS["mixed"], {}),
+        ("forked", SPECS["mixed"], {}),
         (
+            # As users start it, so that every process has to find the plugin by itself.
+            "anew",
             SPECS["tensor_parallel"],
             {
                 "tensor_parallel_size": 2,
@@ -45,6 +49,7 @@ TIMEOUT_S = 280
             },
         ),
         (
+            "forked",
             replace(SPECS["tensor_parallel"], n_routed_experts=7),
             {
                 "tensor_parallel_size": 2,
@@ -61,6 +66,7 @@ TIMEOUT_S = 280
             },
         ),
         (
+            "forked",
             replace(V3_SPECS["v3"], n_routed_experts=12, n_group=3),
             {
                 "tensor_parallel_size": 2,
@@ -73,12 +79,17 @@ TIMEOUT_S = 280
     ids=["multiprocess", "tp2_mtp_chunked", "ep2_eplb_mtp_chunked", "v3_ep2_mtp_chunked"],
 )
 def test_engine_in_other_processes(
-    spec: TinyV4Spec | TinyV3Spec, settings: dict[str, Any], tmp_path: Path
+    started: str,
+    spec: TinyV4Spec | TinyV3Spec,
+    settings: dict[str, Any],
+    programs: ForkedPrograms,
+    tmp_path: Path,
 ) -> None:
     folder, oracle = made(spec, tmp_path / "checkpoint")
     lengths = (1, 5, 128, 129, 370)
     prompts = [random_prompt(length, spec.vocab_size, seed=length) for length in lengths]
-    stored = stored_by(folder, settings, prompts, tmp_path)
+    copied = programs if started == "forked" else None
+    stored = stored_by(copied, folder, settings, prompts, tmp_path)
     for i, prompt in enumerate(prompts):
         tokens, logits = stored[f"tokens.{i}"].tolist(), stored[f"logits.{i}"]
         expected = oracle.picked_logits(prompt, tokens)
@@ -113,6 +124,7 @@ def made(spec: TinyV4Spec | TinyV3Spec, folder: Path) -> tuple[Path, Oracle]:
 
 
 def run(
+    programs: ForkedPrograms | None,
     folder: Path,
     settings: dict[str, Any],
     prompts: list[list[int]],
@@ -120,18 +132,19 @@ def run(
     count: int = COUNT,
 ) -> list[tuple[list[int], torch.Tensor]]:
     """Run generate.py and return tokens and logits of every prompt."""
-    stored = stored_by(folder, settings, prompts, where, count)
+    stored = stored_by(programs, folder, settings, prompts, where, count)
     return [(stored[f"tokens.{i}"].tolist(), stored[f"logits.{i}"]) for i in range(len(prompts))]
 
 
 def stored_by(
+    programs: ForkedPrograms | None,
     folder: Path,
     settings: dict[str, Any],
     prompts: list[list[int]],
     where: Path,
     count: int = COUNT,
 ) -> dict[str, torch.Tensor]:
-    """Run generate.py and return what it stored."""
+    """Run generate.py, as a copy of ``programs`` or as users do, and return what it stored."""
     defaults = {
         "model": str(folder),
         "dtype": "float32",
@@ -147,11 +160,14 @@ def stored_by(
     given = {"settings": defaults | settings, "prompts": prompts, "count": count}
     given["placements"] = "enable_eplb" in settings
     arguments.write_text(json.dumps(given))
+    command = [str(arguments), str(result)]
+    if programs is not None:
+        programs.run(GENERATE, command, where / "log", TIMEOUT_S)
+        return load_file(result)
     environ = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}
-    program = Path(__file__).with_name("generate.py")
     done = subprocess.run(
-        [sys.executable, str(program), str(arguments), str(result)],
-        env=environ | {"PYTHONPATH": str(program.parent)},
+        [sys.executable, str(GENERATE), *command],
+        env=environ | {"PYTHONPATH": str(GENERATE.parent)},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

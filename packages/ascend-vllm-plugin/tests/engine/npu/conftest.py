@@ -12,11 +12,21 @@ from pathlib import Path
 
 import pytest
 from ascend_ops_core.devices import use_family
+from ascend_ops_core.testing.forked_programs import ForkedPrograms
 
 from ..harness import Checkpoints, EnginePool
 from . import report
 
 FAMILY = "A3"
+# What a program, its engine and its workers import in the end.
+IMPORTED_FIRST = (
+    "vllm.entrypoints.llm",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.multiproc_executor",
+    "vllm.v1.worker.gpu_model_runner",
+    "ascend_vllm_plugin.npu.worker",
+    "ascend_models_deepseek.registry",
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -38,6 +48,18 @@ def engines(checkpoints: Checkpoints, in_process: None) -> Iterator[EnginePool]:
     pool = EnginePool(checkpoints, {"cache_dtype": "model"})
     yield pool
     pool.close()
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[ForkedPrograms]:
+    """A process with everything imported, of which programs on two devices are copies."""
+    environ = {
+        "ASCEND_SIMULATED_NPU": f"family={FAMILY},devices=2,kernels=reference",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+    }
+    with ForkedPrograms(IMPORTED_FIRST, **environ) as made:
+        yield made
 
 
 @pytest.fixture

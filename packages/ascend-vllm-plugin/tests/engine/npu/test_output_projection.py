@@ -6,10 +6,7 @@ The two processes share the experts as well, over replicas and over tensor-paral
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ from ascend_models_deepseek.testing import (
     random_prompt,
     write_checkpoint,
 )
+from ascend_ops_core.testing.forked_programs import ForkedPrograms, end_group
 from ascend_vllm_plugin.planning.plan import make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import read_model
@@ -89,7 +87,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(programs: ForkedPrograms, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints, and what both processes returned."""
     root = tmp_path_factory.mktemp("variants")
     runs = []
@@ -105,26 +103,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     arguments = root / "arguments.json"
     arguments.write_text(json.dumps({"ranks": RANKS, "runs": runs}))
-    environment = {
-        **os.environ,
-        "ASCEND_SIMULATED_NPU": f"family=A3,devices={RANKS},kernels=reference",
-        "OMP_NUM_THREADS": "1",
-    }
     logs = [root / f"log.{rank}" for rank in range(RANKS)]
     started = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(arguments), str(rank)],
-            env=environment,
-            stdout=log.open("w"),
-            stderr=subprocess.STDOUT,
+        programs.start(
+            PROGRAM, [str(arguments), str(rank)], log, VLLM_ENABLE_V1_MULTIPROCESSING="0"
         )
         for rank, log in enumerate(logs)
     ]
     try:
-        codes = [process.wait(TIMEOUT_S) for process in started]
+        codes = [programs.wait(process, TIMEOUT_S) for process in started]
     finally:
         for process in started:
-            process.kill()
+            end_group(process)
     assert codes == [0] * RANKS, "\n".join(log.read_text()[-4000:] for log in logs)
     return root
 

@@ -19,6 +19,7 @@ from ascend_models_deepseek.testing import (
     random_prompt,
     write_checkpoint,
 )
+from ascend_ops_core.testing.forked_programs import ForkedPrograms
 from ascend_vllm_plugin.planning.plan import make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import read_model
@@ -46,11 +47,9 @@ SETTINGS: dict[str, Any] = {
 
 
 def run(program: Path, given: dict[str, Any], result: Path, **environ: str) -> None:
-    """Run one of the programs that call vLLM."""
-    arguments = result.with_name("arguments.json")
-    arguments.write_text(json.dumps(given))
+    """Run one of the programs that call vLLM, as users do."""
     done = subprocess.run(
-        [sys.executable, str(program), str(arguments), str(result)],
+        [sys.executable, str(program), *command(given, result)],
         env={**os.environ, "OMP_NUM_THREADS": "1"} | environ,
         capture_output=True,
         text=True,
@@ -60,9 +59,16 @@ def run(program: Path, given: dict[str, Any], result: Path, **environ: str) -> N
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
 
 
+def command(given: dict[str, Any], result: Path) -> list[str]:
+    """The arguments of such a program, with a file for what it is given."""
+    arguments = result.with_name("arguments.json")
+    arguments.write_text(json.dumps(given))
+    return [str(arguments), str(result)]
+
+
 @pytest.mark.parametrize(("name", "context"), [("tensor_parallel", 1), ("v3", 2)])
 def test_two_ranks_with_drafts_and_graphs(
-    checkpoints: Checkpoints, tmp_path: Path, name: str, context: int
+    checkpoints: Checkpoints, programs: ForkedPrograms, tmp_path: Path, name: str, context: int
 ) -> None:
     """Tensor parallelism over gloo: every rank has a simulated device of its own process.
 
@@ -88,13 +94,18 @@ def test_two_ranks_with_drafts_and_graphs(
         "gpu_memory_utilization": SHARE,
     }
     result = tmp_path / "result.safetensors"
-    run(
-        GENERATE,
-        {"settings": settings, "prompts": prompts, "count": count, "memory": True},
-        result,
-        ASCEND_SIMULATED_NPU="family=A3,devices=2,kernels=reference",
-        VLLM_ENABLE_V1_MULTIPROCESSING="1",
-    )
+    given = {"settings": settings, "prompts": prompts, "count": count, "memory": True}
+    if name == "tensor_parallel":
+        # Every process has to find the plugin and its device by itself.
+        run(
+            GENERATE,
+            given,
+            result,
+            ASCEND_SIMULATED_NPU="family=A3,devices=2,kernels=reference",
+            VLLM_ENABLE_V1_MULTIPROCESSING="1",
+        )
+    else:
+        programs.run(GENERATE, command(given, result), tmp_path / "log", TIMEOUT_S)
     stored, oracle = load_file(result), checkpoints.oracle(name)
     for i, prompt in enumerate(prompts):
         tokens = stored[f"tokens.{i}"].tolist()
@@ -141,7 +152,9 @@ def _check_memory(
         assert found["num_blocks"] == pytest.approx(blocks, rel=0.01)
 
 
-def test_replicas_of_which_one_has_nothing_to_do(checkpoints: Checkpoints, tmp_path: Path) -> None:
+def test_replicas_of_which_one_has_nothing_to_do(
+    checkpoints: Checkpoints, programs: ForkedPrograms, tmp_path: Path
+) -> None:
     """Data parallelism: while one replica generates, the other joins every step without a token."""
     name, count = "mixed", 6
     prompts = {n: random_prompt(n, 512, seed=n) for n in (5, 1, 129, 40)}
@@ -154,12 +167,8 @@ def test_replicas_of_which_one_has_nothing_to_do(checkpoints: Checkpoints, tmp_p
         "compilation_config": {"cudagraph_capture_sizes": [2]},
     }
     result = tmp_path / "result.json"
-    run(
-        HERE / "replicas.py",
-        {"settings": settings, "waves": waves, "count": count},
-        result,
-        ASCEND_SIMULATED_NPU="family=A3,devices=2,kernels=reference",
-    )
+    given = {"settings": settings, "waves": waves, "count": count}
+    programs.run(HERE / "replicas.py", command(given, result), tmp_path / "log", TIMEOUT_S)
     oracle = checkpoints.oracle(name)
     expected = [[oracle.greedy(prompt, count).tokens for prompt, _ in wave] for wave in waves]
     assert json.loads(result.read_text()) == expected
