@@ -54,8 +54,10 @@ def layer_of(
         spec, tp.world_size, tp.rank_in_group, (0, 1), whole_experts=groups.expert_parallel
     )
     build: Any = SimpleNamespace(spec=spec, shard=shard, dtype=torch.float32, groups=groups)
+    build.weight, build.experts = lambda _, *shape: torch.empty(shape), lambda _: {}
     build.activation = Build.activation.fget(build)  # type: ignore[attr-defined]
-    made = MiniMaxM3MoE(build) if spec.is_moe_layer(layer) else MiniMaxM3MLP(build, shard.dense)
+    moe = spec.is_moe_layer(layer)
+    made = MiniMaxM3MoE(build, "moe") if moe else MiniMaxM3MLP(build, "mlp", shard.dense)
     for parameter in made.parameters():
         parameter.data.fill_(float("nan"))
     prefix = f"model.layers.{layer}.{'block_sparse_moe' if layer == MOE else 'mlp'}."

@@ -76,7 +76,7 @@ def test_what_works_is_accepted(change: dict[str, Any]) -> None:
     ("change", "text"),
     [
         ({"max_model_len": 4097}, r"max_model_len=4097.*at most 4096"),
-        ({"quant": "mxfp8"}, r"'mxfp8'.*unquantized.*bfloat16"),
+        ({"quant": "mxfp8"}, r"'mxfp8'.*own description.*Leave --quantization unset"),
         ({"pipeline": 2}, r"pipeline_parallel_size=2.*tensor_parallel_size"),
         ({"dcp": 2}, r"decode_context_parallel_size=2.*not the caches"),
         ({"eplb": True}, r"enable_eplb=True.*enable_expert_parallel alone"),

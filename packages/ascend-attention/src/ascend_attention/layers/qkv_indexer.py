@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 import torch
 from ascend_ops_core.errors import InvalidInputError
-from ascend_ops_core.ops.linear import linear
+from ascend_ops_core.quantized_weights.weight import project
 from torch import nn
+
+_INDEX = ("index_q", "index_k")
 
 
 class ProjectionPart(NamedTuple):
@@ -65,9 +67,12 @@ class QKVIndexerShape:
         index_head_dim: ``Di``; None for a layer without an indexer.
         size: tensor-parallel ranks.
         rank: this one.
+        index_apart: the index projections are a product of their own, since a checkpoint stores
+            them otherwise than the others.
 
     Raises:
-        InvalidInputError: heads that the ranks cannot share.
+        InvalidInputError: heads that the ranks cannot share, or index projections that are apart
+            in a layer without them.
     """
 
     hidden_size: int
@@ -77,6 +82,7 @@ class QKVIndexerShape:
     index_head_dim: int | None = None
     size: int = 1
     rank: int = 0
+    index_apart: bool = False
 
     def __post_init__(self) -> None:
         size, kv_heads = self.size, self.total_kv_heads
@@ -89,6 +95,12 @@ class QKVIndexerShape:
                 f"{self.total_heads} query heads for {kv_heads} key-value heads",
                 "each of the latter serves as many of the former",
                 "Check the numbers of heads in config.json.",
+            )
+        if self.index_apart and self.index_head_dim is None:
+            raise InvalidInputError(
+                "index_apart=True",
+                "a layer without an indexer has no index projections",
+                "Leave it out.",
             )
         if self.total_heads % size or (kv_heads % size and size % kv_heads):
             usable = [
@@ -115,7 +127,11 @@ class QKVIndexerShape:
 
     @property
     def parts(self) -> dict[str, ProjectionPart]:
-        """The projections by name (``q``, ``k``, ``v``, ``index_q``, ``index_k``), in order."""
+        """The projections by name (``q``, ``k``, ``v``, ``index_q``, ``index_k``), in order.
+
+        Targets are rows of the product that they belong to: of their own one for the last two if
+        they are apart.
+        """
         kv_rank = self.rank * self.num_kv_heads
         if self.size > self.total_kv_heads:
             kv_rank = self.rank // (self.size // self.total_kv_heads)
@@ -127,6 +143,8 @@ class QKVIndexerShape:
             heads["index_k"] = (0, 1, 1, self.index_head_dim)
         parts, row = {}, 0
         for name, (first, count, total, width) in heads.items():
+            if self.index_apart and name == _INDEX[0]:
+                row = 0
             rows = count * width
             source = first * width, first * width + rows
             parts[name] = ProjectionPart(total * width, source, (row, row + rows), width)
@@ -134,29 +152,36 @@ class QKVIndexerShape:
         return parts
 
     @property
-    def rows(self) -> int:
-        """Rows of the product on this rank."""
-        return max(part.target[1] for part in self.parts.values())
+    def qkv_parts(self) -> dict[str, ProjectionPart]:
+        """The projections that are one product with queries, keys and values."""
+        return {n: one for n, one in self.parts.items() if not self.index_apart or n not in _INDEX}
+
+    @property
+    def index_parts(self) -> dict[str, ProjectionPart]:
+        """The projections that are a product of their own."""
+        return {n: one for n, one in self.parts.items() if self.index_apart and n in _INDEX}
 
 
-class QKVParallelLinearWithIndexer(nn.Module):
-    """The projections of :class:`QKVIndexerShape` as one weight.
+class _StackedLinear(nn.Module):
+    """Projections whose weights lie one after the other.
 
     Args:
-        shape: sizes.
+        parts: the projections by name.
+        hidden_size: ``H``.
         dtype: of the weight.
 
     Attributes:
-        weight: ``[rows, H]``, the parts one after the other.
+        weight: ``[rows, H]``; a model may put a quantised weight in its place.
     """
 
-    def __init__(self, shape: QKVIndexerShape, dtype: torch.dtype) -> None:
+    def __init__(
+        self, parts: dict[str, ProjectionPart], hidden_size: int, dtype: torch.dtype
+    ) -> None:
         super().__init__()
-        self.shape = shape
-        self.parts = shape.parts
-        self.weight = nn.Parameter(
-            torch.empty(shape.rows, shape.hidden_size, dtype=dtype), requires_grad=False
-        )
+        self.parts = parts
+        self.hidden_size = hidden_size
+        rows = max(part.target[1] for part in parts.values())
+        self.weight = nn.Parameter(torch.empty(rows, hidden_size, dtype=dtype), requires_grad=False)
 
     def weight_loader(self, loaded: torch.Tensor, shard_id: str) -> None:
         """Copy this rank's rows of one projection.
@@ -166,8 +191,8 @@ class QKVParallelLinearWithIndexer(nn.Module):
             shard_id: name of the projection.
 
         Raises:
-            InvalidInputError: no such projection in this layer, or a tensor of another shape;
-                nothing was changed.
+            InvalidInputError: no such projection in this layer, a tensor of another shape, or a
+                quantised weight, which a table of tensors fills; nothing was changed.
         """
         if shard_id not in self.parts:
             raise InvalidInputError(
@@ -176,19 +201,60 @@ class QKVParallelLinearWithIndexer(nn.Module):
                 "Check the names of the checkpoint's tensors.",
             )
         part = self.parts[shard_id]
-        if loaded.shape != (part.total, self.shape.hidden_size):
+        if loaded.shape != (part.total, self.hidden_size):
             raise InvalidInputError(
                 f"{shard_id} of shape {list(loaded.shape)}",
-                f"all ranks together have {[part.total, self.shape.hidden_size]}",
+                f"all ranks together have {[part.total, self.hidden_size]}",
                 "Pass the whole tensor of the checkpoint.",
+            )
+        if not isinstance(self.weight, nn.Parameter):
+            raise InvalidInputError(
+                f"{shard_id} for a quantised weight",
+                "its tensors have places of their own",
+                "Load it by a table of tensors (ascend_fused_moe.quantized_rules).",
             )
         self.weight.data[slice(*part.target)].copy_(loaded[slice(*part.source)])
 
-    def forward(self, hidden: torch.Tensor) -> QKVIndexerParts:
-        """The projections of ``hidden [T, H]``; ``T`` may be 0."""
-        product = linear(hidden, self.weight)
-        heads = [
+    def heads(self, hidden: torch.Tensor) -> list[torch.Tensor]:
+        """``[T, n, width]`` of each projection of ``hidden [T, H]``, in order."""
+        product = project(hidden, self.weight)
+        return [
             product[:, slice(*part.target)].unflatten(-1, (-1, part.width))
             for part in self.parts.values()
         ]
+
+
+class QKVParallelLinearWithIndexer(_StackedLinear):
+    """The projections of :class:`QKVIndexerShape` as one weight, but for those that are apart.
+
+    Args:
+        shape: sizes.
+        dtype: of the weight.
+    """
+
+    def __init__(self, shape: QKVIndexerShape, dtype: torch.dtype) -> None:
+        super().__init__(shape.qkv_parts, shape.hidden_size, dtype)
+
+    def forward(self, hidden: torch.Tensor) -> QKVIndexerParts:
+        """The projections of ``hidden [T, H]``; ``T`` may be 0."""
+        heads = self.heads(hidden)
         return QKVIndexerParts(*heads, *[None] * (len(QKVIndexerParts._fields) - len(heads)))
+
+
+class AscendMiniMaxM3IndexerLinear(_StackedLinear):
+    """The index projections, where a checkpoint stores them otherwise than the others.
+
+    Source: vllm-ascend's class of this name, for mixed quantisation.
+
+    Args:
+        shape: sizes, with ``index_apart``.
+        dtype: of the weight.
+    """
+
+    def __init__(self, shape: QKVIndexerShape, dtype: torch.dtype) -> None:
+        super().__init__(shape.index_parts, shape.hidden_size, dtype)
+
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Index queries ``[T, g, Di]`` and keys ``[T, 1, Di]`` of ``hidden [T, H]``."""
+        query, key = self.heads(hidden)
+        return query, key

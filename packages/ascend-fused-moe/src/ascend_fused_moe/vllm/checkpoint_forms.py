@@ -33,7 +33,11 @@ def resolver_of_config(config: Any, source: str, rules: LayerRules) -> Quantizat
     Raises:
         InvalidInputError: a format that is not known, or a description that cannot be read.
     """
-    given = {"quantization_config": getattr(config, "quantization_config", None)}
+    # vLLM reads it from the text model's part as well.
+    described = getattr(config, "quantization_config", None) or getattr(
+        getattr(config, "text_config", None), "quantization_config", None
+    )
+    given = {"quantization_config": described}
     experts = getattr(config, "expert_dtype", None)
     if experts is not None:
         given["expert_dtype"] = experts

@@ -21,7 +21,13 @@ class MiniMaxM3Attention(MSAAttention):
     def __init__(self, build: Build, layer: int, prefix: str) -> None:
         tp = get_tp_group()
         super().__init__(
-            qkv_shape(build.spec, layer, build.shard.size, build.shard.rank),
+            qkv_shape(
+                build.spec,
+                layer,
+                build.shard.size,
+                build.shard.rank,
+                index_apart=layer in build.checkpoint.apart,
+            ),
             self.selection(build),
             build.spec.rms_norm_eps,
             build.dtype,
@@ -31,6 +37,11 @@ class MiniMaxM3Attention(MSAAttention):
             # A5's attention does not share scores (vllm-ascend main 2026-08, `msa_m3.py`).
             group=None if tp.world_size == 1 or build.device == "A5" else tp,
         )
+        param = f"{build.param(layer)}.self_attn"
+        build.hold(self, param, ("o_proj",))
+        build.hold(self.qkv_proj, f"{param}.qkv_proj", ("weight",))
+        if self.indexer_proj is not None:
+            build.hold(self.indexer_proj, f"{param}.indexer_proj", ("weight",))
 
     def selection(self, build: Build) -> BlockSelectionShape | None:
         """How the layer selects blocks; None for all of them."""

@@ -63,9 +63,9 @@ class MiniMaxM3DecoderLayer(nn.Module):
         attention = MiniMaxM3SparseAttention if sparse else MiniMaxM3Attention
         self.self_attn = attention(build, layer, f"{prefix}.self_attn")
         if spec.is_moe_layer(layer):
-            self.block_sparse_moe = MiniMaxM3MoE(build)
+            self.block_sparse_moe = MiniMaxM3MoE(build, f"{build.param(layer)}.block_sparse_moe")
         else:
-            self.mlp = MiniMaxM3MLP(build, build.shard.dense)
+            self.mlp = MiniMaxM3MLP(build, f"{build.param(layer)}.mlp", build.shard.dense)
 
     @property
     def ffn(self) -> MiniMaxM3MLP | MiniMaxM3MoE:

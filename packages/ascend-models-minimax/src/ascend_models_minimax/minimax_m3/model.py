@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from ascend_fused_moe.quantized_rules import finish_weights
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
 from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
@@ -16,10 +17,11 @@ from vllm.model_executor.models.interfaces import EagleModelMixin, SupportsEagle
 from vllm.sequence import IntermediateTensors
 
 from ascend_models_minimax.minimax_m3.build import Build, parameter
+from ascend_models_minimax.minimax_m3.checkpoint import Checkpoint
 from ascend_models_minimax.minimax_m3.config import MiniMaxM3Spec
 from ascend_models_minimax.minimax_m3.decoder_layer import MiniMaxM3DecoderLayer, Stream
 from ascend_models_minimax.minimax_m3.validation import check_engine_config
-from ascend_models_minimax.minimax_m3.weights import main_table, text_root
+from ascend_models_minimax.minimax_m3.weights import main_table
 
 Hidden = torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]
 
@@ -30,18 +32,31 @@ class MiniMaxM3Model(nn.Module, EagleModelMixin):
     Args:
         spec: its config.
         vllm_config: the engine's config.
+        checkpoint: the engine's.
         prefix: prefix of the layers' names.
+
+    Raises:
+        CheckpointError: the checkpoint's description does not fit the model.
     """
 
     aux_hidden_state_layers: tuple[int, ...] = ()
     """Layers in front of which an EAGLE-3 draft reads the stream."""
 
-    def __init__(self, spec: MiniMaxM3Spec, vllm_config: VllmConfig, prefix: str) -> None:
+    def __init__(
+        self, spec: MiniMaxM3Spec, vllm_config: VllmConfig, checkpoint: Checkpoint, prefix: str
+    ) -> None:
         super().__init__()
         self.spec = spec
         self.embed_tokens = vocab_embedding(spec, vllm_config.model_config.dtype)
-        build = Build.of(spec, vllm_config, self.embed_tokens)
+        build = Build.of(
+            spec,
+            vllm_config,
+            self.embed_tokens,
+            checkpoint,
+            lambda spec, shard, root, apart: main_table(spec, shard, root, apart=apart),
+        )
         self.shard = build.shard
+        self.forms = build.forms
         self.rotary = build.rotary
         self.layers = nn.ModuleList(
             MiniMaxM3DecoderLayer(build, i, f"{prefix}.layers.{i}")
@@ -96,13 +111,11 @@ class AscendMiniMaxM3SparseForCausalLM(nn.Module, SupportsEagle3):
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
-        config = vllm_config.model_config.hf_config
-        spec = MiniMaxM3Spec.from_config(config)
+        spec = MiniMaxM3Spec.from_config(vllm_config.model_config.hf_config)
         check_engine_config(spec, vllm_config)
         self.config = vllm_config.model_config.hf_text_config
-        self._root = text_root(config)
-        self._source = vllm_config.model_config.model
-        self.model = MiniMaxM3Model(spec, vllm_config, "model")
+        self.checkpoint = Checkpoint(spec, vllm_config.model_config)
+        self.model = MiniMaxM3Model(spec, vllm_config, self.checkpoint, "model")
         self.lm_head = lm_head(spec, vllm_config.model_config.dtype)
         self.logits_processor = LogitsProcessor(spec.vocab_size)
 
@@ -132,9 +145,11 @@ class AscendMiniMaxM3SparseForCausalLM(nn.Module, SupportsEagle3):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Fill all parameters from tensors in the published naming."""
-        table = main_table(self.model.spec, self.model.shard, self._root)
-        check_headers(table, self._source)
-        return table.load(self, weights)
+        table = self.model.forms.table
+        check_headers(table, self.checkpoint.source)
+        loaded = table.load(self, weights)
+        finish_weights(self)
+        return loaded
 
 
 def expert_mapping(spec: MiniMaxM3Spec) -> list[tuple[str, str, int, str]]:

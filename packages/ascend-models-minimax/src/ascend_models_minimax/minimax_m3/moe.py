@@ -23,18 +23,19 @@ class MiniMaxM3MLP(AscendSharedExperts):
 
     Args:
         build: what all layers share.
+        param: its name in the model.
         part: channels of this rank.
 
     Attributes:
-        w13: ``[2 * I, H]``, gate rows before up rows.
-        w2: ``[H, I]``.
+        w13: ``[2 * I, H]``, gate rows before up rows; it may be quantised.
+        w2: ``[H, I]``, the same.
     """
 
-    def __init__(self, build: Build, part: tuple[int, int]) -> None:
+    def __init__(self, build: Build, param: str, part: tuple[int, int]) -> None:
         hidden, inter = build.spec.hidden_size, part[1] - part[0]
         super().__init__(
-            torch.empty(2 * inter, hidden, dtype=build.dtype),
-            torch.empty(hidden, inter, dtype=build.dtype),
+            build.weight(f"{param}.w13", 2 * inter, hidden),
+            build.weight(f"{param}.w2", hidden, inter),
             build.groups,
             SharedExpertParallelMode.TENSOR_PARALLEL,
             activation=build.activation,
@@ -42,7 +43,11 @@ class MiniMaxM3MLP(AscendSharedExperts):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """``[T, H]`` from ``hidden [T, H]``, summed over ranks."""
-        return self.groups.tp.all_reduce(self.part2(self.part1(hidden)))
+        return self.groups.tp.all_reduce(self.forward_tokens(hidden))
+
+    def forward_tokens(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The same before the sum over ranks."""
+        return self.part2(self.part1(hidden))
 
 
 class MiniMaxM3MoE(nn.Module):
@@ -50,6 +55,7 @@ class MiniMaxM3MoE(nn.Module):
 
     Args:
         build: what all layers share.
+        param: its name in the model.
 
     Attributes:
         gate: ``[E, H]`` float32, since a rounded score can choose another expert.
@@ -60,7 +66,7 @@ class MiniMaxM3MoE(nn.Module):
             experts, or a slice of each, which then run with the shared ones.
     """
 
-    def __init__(self, build: Build) -> None:
+    def __init__(self, build: Build, param: str) -> None:
         super().__init__()
         spec, dtype = build.spec, build.dtype
         hidden, experts = spec.hidden_size, spec.num_local_experts
@@ -76,6 +82,7 @@ class MiniMaxM3MoE(nn.Module):
             hidden,
             spec.intermediate_size,
             dtype,
+            **build.experts(f"{param}.experts"),
             activation=build.activation,
             ep_rank=self.groups.ep.rank_in_group,
             ep_ranks=self.groups.ep.world_size,
@@ -84,7 +91,7 @@ class MiniMaxM3MoE(nn.Module):
         )
         self.shared_experts: MiniMaxM3MLP | None = None
         if spec.shared_intermediate_size:
-            self.shared_experts = MiniMaxM3MLP(build, build.shard.shared)
+            self.shared_experts = MiniMaxM3MLP(build, f"{param}.shared_experts", build.shard.shared)
         self.runner: VllmMoERunner | None = None
         if whole:
             self.runner = VllmMoERunner(
@@ -120,11 +127,19 @@ class MiniMaxM3MoE(nn.Module):
             out: torch.Tensor = self.runner(hidden, logits)
             return out
         weights, ids = self.route(logits)
-        shared = None
-        if self.shared_experts is not None:
-            shared = self.shared_experts.w13, self.shared_experts.w2
-        summed = self.experts.forward_tokens(hidden, weights, ids, shared)
-        return self.groups.tp.all_reduce(summed)
+        return self.groups.tp.all_reduce(self._forward_experts(hidden, weights, ids))
+
+    def _forward_experts(
+        self, hidden: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor
+    ) -> torch.Tensor:
+        shared = self.shared_experts
+        if shared is None:
+            return self.experts.forward_tokens(hidden, weights, ids)
+        w13, w2 = shared.w13, shared.w2
+        if isinstance(w13, torch.Tensor) and isinstance(w2, torch.Tensor):
+            return self.experts.forward_tokens(hidden, weights, ids, (w13, w2))
+        routed = self.experts.forward_tokens(hidden, weights, ids)
+        return routed + shared.forward_tokens(hidden)
 
     def route(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights ``[T, k]`` and expert ids ``[T, k]`` from the gate's ``logits [T, E]``."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from ascend_fused_moe.quantized_rules import finish_weights
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
 from ascend_ops_core.ops.linear import linear
@@ -19,10 +20,11 @@ from vllm.model_executor.models.utils import _merge_multimodal_embeddings
 from vllm.sequence import IntermediateTensors
 
 from ascend_models_minimax.minimax_m3.build import Build, parameter
+from ascend_models_minimax.minimax_m3.checkpoint import Checkpoint
 from ascend_models_minimax.minimax_m3.config import MiniMaxM3Spec
 from ascend_models_minimax.minimax_m3.decoder_layer import MiniMaxM3DecoderLayer, Stream
 from ascend_models_minimax.minimax_m3.validation import check_draft
-from ascend_models_minimax.minimax_m3.weights import mtp_table, text_root
+from ascend_models_minimax.minimax_m3.weights import mtp_table
 
 
 class MiniMaxM3MultiTokenPredictorLayer(nn.Module):
@@ -77,14 +79,26 @@ class MiniMaxM3MultiTokenPredictor(nn.Module):
     Args:
         spec: the model's config.
         vllm_config: the engine's config.
+        checkpoint: the engine's.
+
+    Raises:
+        CheckpointError: the checkpoint's description does not fit the model.
     """
 
-    def __init__(self, spec: MiniMaxM3Spec, vllm_config: VllmConfig) -> None:
+    def __init__(
+        self, spec: MiniMaxM3Spec, vllm_config: VllmConfig, checkpoint: Checkpoint
+    ) -> None:
         super().__init__()
         self.spec = spec
         self.embed_tokens = vocab_embedding(spec, vllm_config.model_config.dtype)
-        build = Build.of(spec, vllm_config, self.embed_tokens)
-        self.shard = build.shard
+        build = Build.of(
+            spec,
+            vllm_config,
+            self.embed_tokens,
+            checkpoint,
+            lambda spec, shard, root, apart: mtp_table(spec, shard, root, apart=apart),
+        )
+        self.forms = build.forms
         self.rotary = build.rotary
         first = spec.num_hidden_layers
         self.layers = nn.ModuleDict(
@@ -134,13 +148,12 @@ class AscendMiniMaxM3MTP(nn.Module):
         super().__init__()
         speculative = vllm_config.speculative_config
         assert speculative is not None
-        target = speculative.target_model_config.hf_config
-        spec = MiniMaxM3Spec.from_config(target)
+        target = speculative.target_model_config
+        spec = MiniMaxM3Spec.from_config(target.hf_config)
         check_draft(spec)
         self.config = speculative.draft_model_config.hf_config
-        self._root = text_root(target)
         self._source = speculative.draft_model_config.model
-        self.model = MiniMaxM3MultiTokenPredictor(spec, vllm_config)
+        self.model = MiniMaxM3MultiTokenPredictor(spec, vllm_config, Checkpoint(spec, target))
         self.lm_head = lm_head(spec, vllm_config.model_config.dtype)
         self.logits_processor = LogitsProcessor(spec.vocab_size)
 
@@ -189,6 +202,8 @@ class AscendMiniMaxM3MTP(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Fill the draft from the MTP layers of the main model's checkpoint."""
-        table = mtp_table(self.model.spec, self.model.shard, self._root)
+        table = self.model.forms.table
         check_headers(table, self._source)
-        return table.load(self, weights)
+        loaded = table.load(self, weights)
+        finish_weights(self)
+        return loaded

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import torch
+from ascend_fused_moe.quantized_rules import finish_weights
 from ascend_ops_core.checkpoint.headers import check_headers
+from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
 from torch import nn
 from vllm.config import VllmConfig
@@ -27,7 +29,7 @@ from ascend_models_minimax.minimax_m3.processing import AscendMiniMaxM3VLProcess
 from ascend_models_minimax.minimax_m3.vision.config import VisionSpec
 from ascend_models_minimax.minimax_m3.vision.tower import MiniMaxM3VisionModel
 from ascend_models_minimax.minimax_m3.vision.weights import whole_table
-from ascend_models_minimax.minimax_m3.weights import main_table, text_root
+from ascend_models_minimax.minimax_m3.weights import main_table
 
 _INPUTS = {
     "pixel_values": ("image", "image_grid_thw"),
@@ -70,7 +72,6 @@ class AscendMiniMaxM3SparseForConditionalGeneration(nn.Module, SupportsMultiModa
         super().__init__()
         config = vllm_config.model_config.hf_config
         self.config = config
-        self._source = vllm_config.model_config.model
         spec = VisionSpec.from_config(config)
         # What vLLM's protocol brings is hidden behind what modules look up.
         marks: Any = self
@@ -135,10 +136,17 @@ class AscendMiniMaxM3SparseForConditionalGeneration(nn.Module, SupportsMultiModa
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Fill all parameters from tensors in the published naming."""
-        text, root = self.language_model.model, text_root(self.config)
-        table = main_table(text.spec, text.shard, root, "language_model.")
+        checkpoint = self.language_model.checkpoint
+        table = checkpoint.forms(self._table).table
+        check_headers(table, checkpoint.source)
+        loaded = table.load(self, weights)
+        finish_weights(self)
+        return loaded
+
+    def _table(self, root: str, apart: Container[int]) -> WeightTable:
+        text = self.language_model.model
+        table = main_table(text.spec, text.shard, root, "language_model.", apart=apart)
         # vLLM leaves the tower out where no request may have images or video.
         if isinstance(self.vision_tower, MiniMaxM3VisionModel):
-            table = whole_table(table, self.vision_tower.spec)
-        check_headers(table, self._source)
-        return table.load(self, weights)
+            return whole_table(table, self.vision_tower.spec)
+        return table

@@ -77,8 +77,17 @@ class Shard:
         )
 
 
-def qkv_shape(spec: MiniMaxM3Spec, layer: int, size: int, rank: int) -> QKVIndexerShape:
+def qkv_shape(
+    spec: MiniMaxM3Spec, layer: int, size: int, rank: int, *, index_apart: bool = False
+) -> QKVIndexerShape:
     """Sizes of a layer's projection on one rank, that of the indexer included where there is one.
+
+    Args:
+        spec: the model's config.
+        layer: number of the layer, MTP layers after the main ones.
+        size: tensor-parallel ranks.
+        rank: one of them.
+        index_apart: the indexer's projections are a product of their own.
 
     Raises:
         InvalidInputError: heads that the ranks cannot share.
@@ -92,6 +101,7 @@ def qkv_shape(spec: MiniMaxM3Spec, layer: int, size: int, rank: int) -> QKVIndex
         spec.selection.head_dim if selects and spec.selection is not None else None,
         size,
         rank,
+        index_apart,
     )
 
 

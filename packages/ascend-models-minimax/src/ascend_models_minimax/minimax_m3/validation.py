@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from ascend_attention.msa_caches import check_block
-from ascend_ops_core.checkpoint.headers import check_headers
+from ascend_fused_moe.vllm.checkpoint_forms import check_forms
+from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.vllm.checkpoint_quantization import METHOD
 from vllm.config import CompilationMode, ParallelConfig, VllmConfig
 
 from ascend_models_minimax.minimax_m3.build import cache_family
+from ascend_models_minimax.minimax_m3.checkpoint import Checkpoint
 from ascend_models_minimax.minimax_m3.config import MiniMaxM3Spec
 from ascend_models_minimax.minimax_m3.sharding import Shard
 from ascend_models_minimax.minimax_m3.vision.config import VisionSpec
 from ascend_models_minimax.minimax_m3.vision.weights import whole_table
-from ascend_models_minimax.minimax_m3.weights import main_table, mtp_table, text_root
+from ascend_models_minimax.minimax_m3.weights import main_table, mtp_table
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +40,11 @@ def check_engine_config(spec: MiniMaxM3Spec, vllm_config: VllmConfig) -> None:
             f"{spec.max_position_embeddings}",
             f"Use at most {spec.max_position_embeddings}.",
         )
-    if vllm_config.quant_config is not None:
+    if vllm_config.quant_config is not None and vllm_config.quant_config.get_name() != METHOD:
         raise InvalidInputError(
             f"quantization {vllm_config.quant_config.get_name()!r}",
-            "of MiniMax-M3 only unquantized checkpoints can be loaded yet",
-            "Convert the checkpoint to bfloat16 and remove quantization_config from config.json.",
+            "the checkpoint's own description says how it is quantized",
+            "Leave --quantization unset.",
         )
     if parallel.pipeline_parallel_size > 1:
         raise InvalidInputError(
@@ -162,8 +165,9 @@ def check_request(vllm_config: VllmConfig) -> None:
     """Everything that can be told in the user's process, before workers start.
 
     Raises:
-        InvalidInputError: a config or engine setting that cannot be served.
-        CheckpointError: a local checkpoint whose headers do not fit, with every problem.
+        InvalidInputError: a config, engine setting or quantization that cannot be served.
+        CheckpointError: a local checkpoint whose description or headers do not fit, with every
+            problem.
     """
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     spec = MiniMaxM3Spec.from_config(model.hf_config)
@@ -181,13 +185,16 @@ def check_request(vllm_config: VllmConfig) -> None:
     drafts = speculative is not None and speculative.method == "mtp"
     if drafts:
         check_draft(spec)
-    if vllm_config.load_config.load_format not in ("auto", "safetensors", "hf"):
-        return
-    root = text_root(model.hf_config)
-    main = main_table(spec, shard, root)
-    if model.is_multimodal_model:
-        check_headers(whole_table(main, VisionSpec.from_config(model.hf_config)), model.model)
-    else:
-        check_headers(main, model.model)
-    if drafts:
-        check_headers(mtp_table(spec, shard, root), model.model)
+    checkpoint = Checkpoint(spec, model)
+
+    def main(root: str, apart: Container[int]) -> WeightTable:
+        table = main_table(spec, shard, root, apart=apart)
+        if model.is_multimodal_model:
+            return whole_table(table, VisionSpec.from_config(model.hf_config))
+        return table
+
+    def draft(root: str, apart: Container[int]) -> WeightTable:
+        return mtp_table(spec, shard, root, apart=apart)
+
+    for table in (main, draft) if drafts else (main,):
+        check_forms(checkpoint.forms(table), vllm_config, cache_family())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from ascend_attention.layers.qkv_indexer import QKVIndexerShape
 from ascend_fused_moe.layers.expert_rule import ExpertRule
 from ascend_ops_core.checkpoint.table import TensorRule, WeightTable
 from torch import nn
@@ -18,6 +19,8 @@ Rules = Iterator[tuple[str, TensorRule]]
 
 VISION_PREFIXES = ("vision_tower.", "multi_modal_projector.", "patch_merge_mlp.")
 """Names of the tensors of the vision tower and of what follows it."""
+
+_DRAFT = ".transformer_layer"
 
 
 def text_root(config: Any) -> str:
@@ -41,7 +44,14 @@ class GemmaNormRule(TensorRule):
         model.get_parameter(self.param).data.copy_(tensor.float() + 1)
 
 
-def main_table(spec: MiniMaxM3Spec, shard: Shard, root: str = "", module: str = "") -> WeightTable:
+def main_table(
+    spec: MiniMaxM3Spec,
+    shard: Shard,
+    root: str = "",
+    module: str = "",
+    *,
+    apart: Container[int] = (),
+) -> WeightTable:
     """Tensors of the text model, embedding and head included.
 
     Args:
@@ -50,32 +60,39 @@ def main_table(spec: MiniMaxM3Spec, shard: Shard, root: str = "", module: str = 
         root: in front of all names of the checkpoint: ``language_model.`` where it also has
             images.
         module: in front of all names of parameters.
+        apart: layers whose index projections are a product of their own.
     """
     return WeightTable(
-        dict(text_rules(spec, shard, root, module)),
+        dict(text_rules(spec, shard, root, module, apart)),
         (f"{root}model.mtp.", *(VISION_PREFIXES if root else ())),
     )
 
 
-def text_rules(spec: MiniMaxM3Spec, shard: Shard, root: str, module: str) -> Rules:
+def text_rules(
+    spec: MiniMaxM3Spec, shard: Shard, root: str, module: str, apart: Container[int]
+) -> Rules:
     """Rules of :func:`main_table`."""
     for name in ("model.embed_tokens", "lm_head"):
         yield f"{root}{name}.weight", _vocab(spec, shard, f"{module}{name}.weight")
     yield f"{root}model.norm.weight", GemmaNormRule((spec.hidden_size,), f"{module}model.norm")
     for layer in range(spec.num_hidden_layers):
         name = f"model.layers.{layer}"
-        yield from _layer(spec, shard, layer, root + name, module + name)
+        yield from _layer(spec, shard, layer, root + name, module + name, apart)
 
 
-def mtp_table(spec: MiniMaxM3Spec, shard: Shard, root: str = "") -> WeightTable:
-    """Tensors of the draft layers, whose embedding and head are the main model's."""
+def mtp_table(
+    spec: MiniMaxM3Spec, shard: Shard, root: str = "", *, apart: Container[int] = ()
+) -> WeightTable:
+    """Tensors of the draft layers, whose embedding and head are the main model's.
+
+    Arguments are those of :func:`main_table`.
+    """
     hidden = spec.hidden_size
     rules: dict[str, TensorRule] = {}
     for i in range(spec.num_mtp_layers):
         layer = spec.num_hidden_layers + i
-        name, param = f"{root}model.mtp.layers.{i}", f"model.layers.{layer}"
-        block = f"{name}.transformer_layer"
-        rules.update(_layer(spec, shard, layer, block, f"{param}.transformer_layer"))
+        name, param = layer_name(spec, layer, root).removesuffix(_DRAFT), f"model.layers.{layer}"
+        rules.update(_layer(spec, shard, layer, name + _DRAFT, param + _DRAFT, apart))
         for norm in ("enorm", "hnorm", "final_layernorm"):
             rules[f"{name}.{norm}.weight"] = GemmaNormRule((hidden,), f"{param}.{norm}")
         rules[f"{name}.eh_proj.weight"] = TensorRule((hidden, 2 * hidden), f"{param}.eh_proj")
@@ -89,11 +106,32 @@ def _vocab(spec: MiniMaxM3Spec, shard: Shard, param: str) -> TensorRule:
     return TensorRule(shape, param, (slice(0, stop - start),), (slice(start, stop),))
 
 
-def _layer(spec: MiniMaxM3Spec, shard: Shard, layer: int, name: str, param: str) -> Rules:
+def layer_name(spec: MiniMaxM3Spec, layer: int, root: str = "") -> str:
+    """What the names of a layer's tensors begin with in a checkpoint.
+
+    Args:
+        spec: the model's config.
+        layer: number of the layer, MTP layers after the main ones.
+        root: see :func:`main_table`.
+    """
+    if layer < spec.num_hidden_layers:
+        return f"{root}model.layers.{layer}"
+    return f"{root}model.mtp.layers.{layer - spec.num_hidden_layers}{_DRAFT}"
+
+
+def param_name(spec: MiniMaxM3Spec, layer: int) -> str:
+    """Name of a decoder layer's module in the model; a draft holds its own beside norms."""
+    return f"model.layers.{layer}{_DRAFT if layer >= spec.num_hidden_layers else ''}"
+
+
+def _layer(
+    spec: MiniMaxM3Spec, shard: Shard, layer: int, name: str, param: str, apart: Container[int]
+) -> Rules:
     hidden = spec.hidden_size
     for norm in ("input_layernorm", "post_attention_layernorm"):
         yield f"{name}.{norm}.weight", GemmaNormRule((hidden,), f"{param}.{norm}")
-    yield from _attention(spec, shard, layer, f"{name}.self_attn", f"{param}.self_attn")
+    shape = qkv_shape(spec, layer, shard.size, shard.rank, index_apart=layer in apart)
+    yield from _attention(shape, f"{name}.self_attn", f"{param}.self_attn")
     if spec.is_moe_layer(layer):
         yield from _moe(spec, shard, f"{name}.block_sparse_moe", f"{param}.block_sparse_moe")
         return
@@ -102,14 +140,15 @@ def _layer(spec: MiniMaxM3Spec, shard: Shard, layer: int, name: str, param: str)
         yield f"{name}.mlp.{proj}.weight", rule
 
 
-def _attention(spec: MiniMaxM3Spec, shard: Shard, layer: int, name: str, param: str) -> Rules:
-    shape = qkv_shape(spec, layer, shard.size, shard.rank)
+def _attention(shape: QKVIndexerShape, name: str, param: str) -> Rules:
+    hidden = shape.hidden_size
     for proj, part in shape.parts.items():
+        module = "qkv_proj" if proj in shape.qkv_parts else "indexer_proj"
         yield (
             f"{name}.{proj}_proj.weight",
             TensorRule(
-                (part.total, spec.hidden_size),
-                f"{param}.qkv_proj.weight",
+                (part.total, hidden),
+                f"{param}.{module}.weight",
                 (slice(*part.target),),
                 (slice(*part.source),),
             ),
@@ -120,7 +159,7 @@ def _attention(spec: MiniMaxM3Spec, shard: Shard, layer: int, name: str, param: 
     yield (
         f"{name}.o_proj.weight",
         TensorRule(
-            (spec.hidden_size, columns.total),
+            (hidden, columns.total),
             f"{param}.o_proj",
             source=(slice(None), slice(*columns.source)),
         ),

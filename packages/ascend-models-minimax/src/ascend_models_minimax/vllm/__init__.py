@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
 
 _MODEL_TYPES = ("minimax_m3_vl", "minimax_m3_text", "minimax_m3_vl_text")
+_DRAFT_TYPE = "minimax_m3_mtp"
 
 
 def register() -> None:
@@ -25,12 +26,16 @@ def register() -> None:
             "Install it with 'ascend-models-minimax[cpu]' or 'ascend-models-minimax[npu]'."
         ) from error
 
+    from ascend_ops_core.vllm.checkpoint_quantization import serve_quantized
+
     from ascend_models_minimax.minimax_m3.hf_config import (
         AscendMiniMaxM3Config,
         AscendMiniMaxM3TextConfig,
         AscendMiniMaxM3VLTextConfig,
     )
 
+    # The last is what vLLM calls the draft of such a model.
+    serve_quantized(*_MODEL_TYPES, _DRAFT_TYPE)
     for config in (AscendMiniMaxM3Config, AscendMiniMaxM3TextConfig, AscendMiniMaxM3VLTextConfig):
         _CONFIG_REGISTRY[config.model_type] = config
     module = "ascend_models_minimax.registry"

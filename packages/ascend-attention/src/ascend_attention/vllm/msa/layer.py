@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 from ascend_ops_core.communication import Group
-from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.ops.rotary import apply_rotary
+from ascend_ops_core.quantized_weights.weight import project
 from torch import nn
 
 from ascend_attention.caches import CacheRole
 from ascend_attention.layers.qkv_indexer import (
+    AscendMiniMaxM3IndexerLinear,
     QKVIndexerParts,
     QKVIndexerShape,
     QKVParallelLinearWithIndexer,
@@ -44,9 +45,10 @@ class MSAAttention(nn.Module):
 
     Attributes:
         qkv_proj: the projections.
+        indexer_proj: those of the indexer where they are apart, else None.
         q_norm: ``[D]`` float32, factors of the norm of queries; the others are of keys, and of
             index queries and keys ``[Di]``, None in a layer without an indexer.
-        o_proj: ``[H, h * D]``.
+        o_proj: ``[H, h * D]``; this weight and the projections' may be quantised.
     """
 
     def __init__(
@@ -64,6 +66,9 @@ class MSAAttention(nn.Module):
         super().__init__()
         self.norm_eps = norm_eps
         self.qkv_proj = QKVParallelLinearWithIndexer(shape, dtype)
+        self.indexer_proj: AscendMiniMaxM3IndexerLinear | None = None
+        if shape.index_apart:
+            self.indexer_proj = AscendMiniMaxM3IndexerLinear(shape, dtype)
         width = shape.num_heads * shape.head_dim
         self.o_proj = _empty(shape.hidden_size, width, dtype=dtype)
         self.q_norm, self.k_norm = _empty(shape.head_dim), _empty(shape.head_dim)
@@ -98,6 +103,9 @@ class MSAAttention(nn.Module):
             sin: the same.
         """
         parts = self.qkv_proj(hidden)
+        if self.indexer_proj is not None:
+            index_query, index_key = self.indexer_proj(hidden)
+            parts = parts._replace(index_query=index_query, index_key=index_key)
         turned = parts._replace(
             query=self._turn(parts.query, self.q_norm, cos, sin),
             key=self._turn(parts.key, self.k_norm, cos, sin),
@@ -107,7 +115,7 @@ class MSAAttention(nn.Module):
                 index_query=self._turn(parts.index_query, self.index_q_norm, cos, sin),
                 index_key=self._turn(parts.index_key, self.index_k_norm, cos, sin),
             )
-        return linear(self.attend(turned).flatten(1), self.o_proj)
+        return project(self.attend(turned).flatten(1), self.o_proj)
 
     def attend(self, parts: QKVIndexerParts) -> torch.Tensor:
         """``[T, h, D]`` of what is normed and rotated."""
