@@ -67,7 +67,7 @@ class Deployment(_Strict):
         name: what tells it from the others, in a few words.
         device: device family.
         memory_gib: memory of a card; needed where no document settles it.
-        weight_format: how matrices are stored.
+        weight_format: how matrices are stored; ``stored`` as the config describes them.
         tensor_parallel: cards that split every layer.
         data_parallel: replicas.
         expert_parallel: whether the experts are shared out over all cards.
@@ -86,7 +86,7 @@ class Deployment(_Strict):
     name: str = Field(min_length=1)
     device: Literal["A2", "A3", "A5"]
     memory_gib: float | None = Field(default=None, gt=0)
-    weight_format: Literal["model", "fp8", "fp8-mxfp4", "w8a8"]
+    weight_format: Literal["model", "fp8", "fp8-mxfp4", "w8a8", "stored"]
     tensor_parallel: int = Field(default=1, ge=1)
     data_parallel: int = Field(default=1, ge=1)
     expert_parallel: bool = False

@@ -161,6 +161,7 @@ def caches_of(
     draft: bool = False,
     keep_dtype: bool = False,
     int8_latents: bool = False,
+    ranks: int = 1,
 ) -> list[LayerCache]:
     """Every cache of a model, layer by layer.
 
@@ -172,6 +173,7 @@ def caches_of(
         draft: with the MTP layers.
         keep_dtype: rows keep the model's dtype, whatever the family fixes.
         int8_latents: latents have eight bits.
+        ranks: tensor-parallel ranks.
 
     Raises:
         InvalidInputError: an unknown device family or block size.
@@ -188,6 +190,7 @@ def caches_of(
             block_tokens=block_tokens,
             keep_dtype=keep_dtype,
             int8_latents=int8_latents,
+            ranks=ranks,
         )
     ]
 

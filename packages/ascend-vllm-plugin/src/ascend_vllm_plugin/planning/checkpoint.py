@@ -19,6 +19,8 @@ from ascend_ops_core.quantized_weights.weight import check_family
 
 from ascend_vllm_plugin.planning.models import (
     ModelSpec,
+    as_described,
+    draft_key,
     draft_prefixes,
     has_int8_latents,
     main_table,
@@ -127,6 +129,12 @@ def _check_index(report: CheckpointReport, owner: Mapping[str, str], files: set[
 def _compare(
     report: CheckpointReport, spec: ModelSpec, config: Mapping[str, Any], stored: Headers
 ) -> None:
+    try:
+        resolver = resolver_of(config, report.directory)
+    except InvalidInputError as error:
+        report.problems.append(str(error))
+        return
+    spec = as_described(spec, resolver)
     shard = shard_of(spec, 1, (0, spec.vocab_size))
     rules = dict(main_table(spec, shard).rules)
     unused = draft_prefixes(spec)
@@ -137,9 +145,8 @@ def _compare(
     elif spec.num_mtp_layers:
         report.notes.append("no MTP tensors: it can be served, but not with MTP speculation")
     elif drafts:
-        report.notes.append(f"{drafts} MTP tensors, but num_nextn_predict_layers=0: not used")
+        report.notes.append(f"{drafts} MTP tensors, but {draft_key(spec)}=0: not used")
     try:
-        resolver = resolver_of(config, report.directory)
         forms = WeightForms(WeightTable(rules, unused), resolver)
     except InvalidInputError as error:
         report.problems.append(str(error))

@@ -21,18 +21,22 @@ from ascend_models_deepseek.deepseek_v4 import weights as v4_weights
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES as V4_RULES
 from ascend_models_deepseek.deepseek_v4.sharding import Shard as V4Shard
+from ascend_models_minimax.minimax_m3.quantization import LAYER_RULES as M3_RULES
 from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import LayerRules, QuantizationResolver, read_modelslim
 from ascend_ops_core.quantized_weights.descriptions import CacheDescription
 
 from ascend_vllm_plugin.compressed_caches import block_sizes
+from ascend_vllm_plugin.planning.minimax import MODEL_TYPES as M3_TYPES
+from ascend_vllm_plugin.planning.minimax import PlannedMiniMaxM3
+from ascend_vllm_plugin.planning.minimax import Shard as M3Shard
 
-ModelSpec = DeepseekV4Spec | DeepseekV3Spec
-ModelShard = V4Shard | V3Shard
+ModelSpec = DeepseekV4Spec | DeepseekV3Spec | PlannedMiniMaxM3
+ModelShard = V4Shard | V3Shard | M3Shard
 
 V4 = "deepseek_v4"
-MODEL_TYPES = (V4, *ARCHITECTURES)
+MODEL_TYPES = (V4, *ARCHITECTURES, *M3_TYPES)
 
 
 def read_spec(config: Mapping[str, Any]) -> ModelSpec:
@@ -47,7 +51,14 @@ def read_spec(config: Mapping[str, Any]) -> ModelSpec:
     kind = config["model_type"]
     if kind == V4:
         return DeepseekV4Spec.from_config(config)
+    if kind in M3_TYPES:
+        return PlannedMiniMaxM3.from_config(config)
     return ARCHITECTURES[kind].spec.from_config(config)
+
+
+def as_described(spec: ModelSpec, resolver: QuantizationResolver) -> ModelSpec:
+    """A model with the products that its checkpoint's description leads to."""
+    return spec.described(resolver) if isinstance(spec, PlannedMiniMaxM3) else spec
 
 
 def main_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
@@ -55,6 +66,9 @@ def main_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
     if isinstance(spec, DeepseekV4Spec):
         assert isinstance(shard, V4Shard)
         return v4_weights.main_table(spec, shard)
+    if isinstance(spec, PlannedMiniMaxM3):
+        assert isinstance(shard, M3Shard)
+        return spec.main_table(shard)
     assert isinstance(shard, V3Shard)
     return v3_weights.main_table(_architecture(spec), spec, shard)
 
@@ -64,6 +78,9 @@ def mtp_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
     if isinstance(spec, DeepseekV4Spec):
         assert isinstance(shard, V4Shard)
         return v4_weights.mtp_table(spec, shard)
+    if isinstance(spec, PlannedMiniMaxM3):
+        assert isinstance(shard, M3Shard)
+        return spec.mtp_table(shard)
     assert isinstance(shard, V3Shard)
     return v3_weights.mtp_table(_architecture(spec), spec, shard)
 
@@ -72,8 +89,21 @@ def draft_prefixes(spec: ModelSpec) -> tuple[str, ...]:
     """How names of the draft's tensors begin."""
     if isinstance(spec, DeepseekV4Spec):
         return ("mtp.",)
+    if isinstance(spec, PlannedMiniMaxM3):
+        return (f"{spec.root}model.mtp.",)
     first = spec.num_hidden_layers
     return tuple(f"model.layers.{first + i}." for i in range(max(spec.num_mtp_layers, 1)))
+
+
+def draft_key(spec: ModelSpec) -> str:
+    """The config's key for the number of MTP layers."""
+    m3 = isinstance(spec, PlannedMiniMaxM3)
+    return "num_mtp_modules" if m3 else "num_nextn_predict_layers"
+
+
+def shares_contexts(spec: ModelSpec) -> bool:
+    """Whether cards may share the caches of a context (decode context parallelism)."""
+    return isinstance(spec, DeepseekV3Spec)
 
 
 def shard_of(
@@ -96,6 +126,8 @@ def shard_of(
     """
     if isinstance(spec, DeepseekV4Spec):
         return V4Shard.of(spec, size, 0, vocabulary, projection)
+    if isinstance(spec, PlannedMiniMaxM3):
+        return spec.shard(size, vocabulary)
     return V3Shard.of(spec, size, 0, vocabulary)
 
 
@@ -125,12 +157,27 @@ def caches_of_layer(
     block_tokens: int | None,
     keep_dtype: bool,
     int8_latents: bool = False,
+    ranks: int = 1,
 ) -> list[CacheKind]:
     """The caches of one layer, MTP layers after the main ones.
+
+    Args:
+        spec: the model.
+        layer: number of the layer.
+        dtype: the model's dtype.
+        device: a device family of the cache table.
+        block_tokens: tokens per block, or None for the family's default.
+        keep_dtype: rows keep the model's dtype, whatever the family fixes.
+        int8_latents: latents have eight bits.
+        ranks: tensor-parallel ranks, which share key-value heads out; latents lie whole on each.
 
     Raises:
         InvalidInputError: an unknown device family or block size.
     """
+    if isinstance(spec, PlannedMiniMaxM3):
+        return spec.caches(
+            layer, dtype=dtype, device=device, block_tokens=block_tokens, ranks=ranks
+        )
     if not isinstance(spec, DeepseekV4Spec):
         return _architecture(spec).caches(
             spec, layer, dtype, device, block_tokens, keep_dtype, int8_latents
@@ -159,6 +206,8 @@ def check_block_size(spec: ModelSpec, device: str, block_size: int | None) -> No
         kind = "compressed"
         ratios = [spec.compress_ratio(layer) for layer in range(spec.num_hidden_layers)]
         sizes = block_sizes(device, ratios)
+    elif isinstance(spec, PlannedMiniMaxM3):
+        kind, sizes = "selected", [spec.block_tokens]
     else:
         kind, sizes = "latent", list(latent_blocks(device))
     if block_size not in (None, *sizes):
@@ -174,6 +223,8 @@ def rotary_tables(spec: ModelSpec) -> tuple[int, int]:
     """How many tables of cos and sin a model has, and how many channels each rotates."""
     if isinstance(spec, DeepseekV4Spec):
         return 2, spec.rope_head_dim
+    if isinstance(spec, PlannedMiniMaxM3):
+        return 1, spec.text.rotary_dim
     return 1, spec.qk_rope_head_dim
 
 
@@ -197,7 +248,10 @@ def resolver_of(config: Mapping[str, Any], directory: Path) -> QuantizationResol
 
 def layer_rules(config: Mapping[str, Any]) -> LayerRules:
     """What a model adds to the description of its quantised checkpoints."""
-    return V4_RULES if config.get("model_type") == V4 else V3_RULES
+    kind = config.get("model_type")
+    if kind in M3_TYPES:
+        return M3_RULES
+    return V4_RULES if kind == V4 else V3_RULES
 
 
 def has_int8_latents(
@@ -211,7 +265,7 @@ def has_int8_latents(
         device: a key of the cache table.
         cache_dtype: ``"family"`` or ``"model"``, as in ``additional_config``.
     """
-    if isinstance(spec, DeepseekV4Spec):
+    if isinstance(spec, DeepseekV4Spec | PlannedMiniMaxM3):
         return False
     sparse = _architecture(spec).sparse
     return wants_int8_latents(described, cache_dtype, sparse=sparse, family=device)

@@ -15,7 +15,13 @@ from ascend_vllm_plugin.planning import estimates, step_memory
 from ascend_vllm_plugin.planning.balancing import balancing, check_balancing
 from ascend_vllm_plugin.planning.block_pool import BlockPool, LayerCache, Load, caches_of, pool_of
 from ascend_vllm_plugin.planning.estimates import Estimate
-from ascend_vllm_plugin.planning.models import check_block_size, has_int8_latents
+from ascend_vllm_plugin.planning.models import (
+    ModelSpec,
+    check_block_size,
+    draft_key,
+    has_int8_latents,
+    shares_contexts,
+)
 from ascend_vllm_plugin.planning.projection import PlannedProjection, planned_projection
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import ModelSource, dtype_of, weight_format_of
@@ -186,7 +192,7 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
     if draft and not spec.num_mtp_layers:
         raise InvalidInputError(
             f"speculative_tokens={request.speculative_tokens}",
-            "the model's config has num_nextn_predict_layers=0",
+            f"the model's config has {draft_key(spec)}=0",
             "Plan without speculation.",
         )
     length = request.max_model_len or spec.max_position_embeddings
@@ -210,6 +216,7 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         int8_latents=resolver is not None
         and request.layout.context == 1
         and has_int8_latents(spec, resolver.cache, request.device, request.cache_dtype),
+        ranks=request.layout.tensor,
     )
     _check_kv_dtype(request, caches)
     layout, step = request.layout, request.step
@@ -219,7 +226,7 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
     projection = planned_projection(
         spec, layout, request.device, dtype, request.o_proj, request.o_proj_tensor_parallel_size
     )
-    _check_context(layout, caches)
+    _check_context(spec, layout)
     shape = Shape(spec, layout, dtype.itemsize, draft)
     pool = pool_of(caches, draft=draft, context_ranks=layout.context)
     graphs, tables, attention = _of_context(shape, pool, request, length)
@@ -289,11 +296,12 @@ def gib(size: int) -> str:
     return f"{size / _GIB:.2f} GiB"
 
 
-def _check_context(layout: Layout, caches: Sequence[LayerCache]) -> None:
-    if layout.context > 1 and any(cache.kind.window is not None for cache in caches):
+def _check_context(spec: ModelSpec, layout: Layout) -> None:
+    if layout.context > 1 and not shares_contexts(spec):
         raise InvalidInputError(
             f"dcp={layout.context}",
-            "DeepSeek-V4's compressed caches and windows lie whole on every card",
+            "DeepSeek-V4's compressed caches and windows lie whole on every card, and of "
+            "MiniMax-M3 ranks share the scores of blocks, not the caches",
             "Plan without it.",
         )
 

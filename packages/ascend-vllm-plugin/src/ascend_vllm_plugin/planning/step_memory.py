@@ -24,6 +24,7 @@ from ascend_ops_core.devices import DeviceFacts
 from ascend_vllm_plugin.planning.block_pool import CacheGroup
 from ascend_vllm_plugin.planning.captures import CapturePlan
 from ascend_vllm_plugin.planning.estimates import MIB, Estimate, Step
+from ascend_vllm_plugin.planning.minimax import PlannedMiniMaxM3
 from ascend_vllm_plugin.planning.models import ModelSpec
 from ascend_vllm_plugin.planning.weights import Layout
 
@@ -181,6 +182,8 @@ def _attention_bytes(
         )
     if facts is None:
         return total
+    if isinstance(spec, PlannedMiniMaxM3):
+        return total + spec.attention_bytes(step.tokens, step.length, shape.layout.tensor)
     return total + max(
         layer_bytes(
             facts,
@@ -202,6 +205,10 @@ def _token_bytes(shape: Shape) -> int:
     heads = spec.num_attention_heads // shape.layout.tensor
     if isinstance(spec, DeepseekV3Spec):
         return _latent_token_bytes(shape, spec, heads)
+    if isinstance(spec, PlannedMiniMaxM3):
+        widest = spec.token_bytes(shape.layout.tensor, shape.hidden, item)
+        # The draft keeps what it was given beside what it made of it.
+        return max(widest, _expert_bytes(shape)) + (3 * shape.hidden if shape.draft else 0)
     groups = max(1, spec.o_groups // shape.layout.tensor)
     # Plans of the hyper-connections and the rotations, both float32.
     small = _FLOAT32 * (spec.hc_mult * (1 + spec.hc_mult) + 2 * spec.rope_head_dim)

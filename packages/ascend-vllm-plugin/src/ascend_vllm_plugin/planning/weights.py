@@ -47,15 +47,17 @@ _KEPT = (
     "kv_b_proj.",
     "indexer.wk.",
 )
+_VISION = re.compile(r"^(vision_tower|multi_modal_projector|patch_merge_mlp)\.")
 _PARTS = (
-    (re.compile(r"^(model\.embed_tokens|embed)\."), "embedding"),
-    (re.compile(r"^(lm_)?head\."), "output head"),
-    (re.compile(r"attn\.indexer\."), "indexer"),
+    (_VISION, "vision tower"),
+    (re.compile(r"^(language_model\.)?(model\.embed_tokens|embed)\."), "embedding"),
+    (re.compile(r"^(language_model\.)?(lm_)?head\."), "output head"),
+    (re.compile(r"attn\.index(er\.|_)"), "indexer"),
     (re.compile(r"attn\.compressor\."), "compressor"),
     (re.compile(r"attn\."), "attention"),
-    (re.compile(r"\.(ffn|mlp)\.experts\."), "routed experts"),
-    (re.compile(r"\.(ffn|mlp)\.shared_experts\."), "shared experts"),
-    (re.compile(r"\.(ffn|mlp)\.gate\."), "router"),
+    (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.experts\."), "routed experts"),
+    (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.shared_experts\."), "shared experts"),
+    (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.gate\."), "router"),
     (re.compile(r"\.mlp\."), "dense MLP"),
     (re.compile(r""), "norms and hyper-connections"),
 )
@@ -268,12 +270,14 @@ def tensor_class(name: str, rule: TensorRule) -> TensorClass:
     """How the model holds a tensor, told from its original name."""
     if rule.below is not None:
         return TensorClass.IDS
+    if _VISION.search(name):
+        return TensorClass.CONTROL if "norm" in name else TensorClass.PLAIN
     leaf = name.removeprefix("mtp.").rsplit(".", 1)[-1]
     if len(rule.shape) == 1 or leaf.startswith("hc_") or leaf == "ape":
         return TensorClass.CONTROL
-    if name.endswith(".mlp.gate.weight"):
+    if name.endswith((".mlp.gate.weight", ".block_sparse_moe.gate.weight")):
         return TensorClass.CONTROL
-    if ".ffn.experts." in name or ".mlp.experts." in name:
+    if ".experts." in name:
         return TensorClass.EXPERT
     return TensorClass.PLAIN if any(part in name for part in _KEPT) else TensorClass.LINEAR
 
