@@ -59,16 +59,18 @@ def _largest(
     PAGE: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """``[ROWS]`` largest products with the keys of a block up to each row's position."""
+    """``[ROWS]`` largest products with the keys of a block up to each row's float position."""
     d = tl.arange(0, PADDED)
     k = tl.arange(0, KEYS)
+    # Vector cores compare floats, and integers in eight steps; positions are exact as both.
+    key = k.to(tl.float32)
     at = key_ptr + as_int64(tl.load(table + number)) * block_stride
     best = tl.full((query.shape[0],), _LEAST, tl.float32)
     for row in tl.static_range(0, PAGE, KEYS):
         to = at + row * row_stride + k[:, None] * row_stride + d[None, :]
         keys = tl.load(to) if PADDED == DIM else tl.load(to, mask=(d < DIM)[None, :], other=0.0)
         products = tl.dot(query, tl.trans(keys), input_precision="ieee")
-        inside = (number * PAGE + row + k)[None, :] <= place[:, None]
+        inside = key[None, :] <= (place - (number * PAGE + row).to(tl.float32))[:, None]
         # A comparison with NaN is false.
         top = tl.max(tl.where(inside & (products > _LEAST), products, _LEAST), axis=1)
         best = top if PAGE == KEYS else tl.where(top > best, top, best)
@@ -96,6 +98,7 @@ def _block_scores_kernel(
     programs,
     STEP: tl.constexpr,
     TURNS: tl.constexpr,
+    HEADS: tl.constexpr,
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
@@ -104,6 +107,7 @@ def _block_scores_kernel(
     COLUMNS: tl.constexpr,
     INIT_BLOCKS: tl.constexpr,
     LOCAL_BLOCKS: tl.constexpr,
+    SUMMED: tl.constexpr,
 ):
     h = tl.arange(0, ROWS)
     d = tl.arange(0, PADDED)
@@ -122,29 +126,38 @@ def _block_scores_kernel(
             other=0.0,
         )
         # The position of a row, and the last block that it sees; -1 both for padding.
-        place = tl.load(position_ptr + start + h, mask=h < left, other=-1)
-        last = tl.load(last_ptr + start + h, mask=h < left, other=-1)
+        place = tl.load(position_ptr + start + h, mask=h < left, other=-1).to(tl.float32)
+        last = tl.load(last_ptr + start + h, mask=h < left, other=-1).to(tl.float32)
+        # Turns are found one query after the other: what a vector core finds, it would have to hand
+        # over to the matrix core.
+        turns = 1
         if TURNS > 1:
-            owner = tl.load(request_ptr + start + h, mask=h < left, other=-1)
+            owner = tl.load(request_ptr + first)
+            for query_number in range(1, left // HEADS):
+                other = tl.load(request_ptr + first + query_number * HEADS)
+                turns += tl.where(other == owner, 0, 1)
+                owner = other
         done = 0
-        for _ in range(TURNS):
-            # The turn of one request: rows `done` to `end`. Turns that are left over are empty.
-            at = first + tl.where(done < left, done, left - 1)
+        for _ in range(turns):
+            # The turn of one request: rows `done` to `end`.
+            at = first + done
             request = tl.load(request_ptr + at)
+            most = tl.load(last_ptr + at)
+            end = left
             if TURNS > 1:
-                other = (owner != request) & (h >= done) & (h < left)
-                end = tl.min(tl.where(other, h, left), axis=0)
-                most = tl.max(tl.where((h >= done) & (h < end), last, -1), axis=0)
-                stop = tl.where(end > done, to_column, from_column)
-            else:
-                end = left
-                most = tl.load(last_ptr + at)
-                stop = to_column
+                end = done + HEADS
+                going = 1
+                for query_number in range(done // HEADS + 1, left // HEADS):
+                    at = first + query_number * HEADS
+                    going = tl.where(tl.load(request_ptr + at) == request, going, 0)
+                    end = tl.where(going > 0, (query_number + 1) * HEADS, end)
+                    reach = tl.load(last_ptr + at)
+                    most = tl.where((going > 0) & (reach > most), reach, most)
             table = table_ptr + as_int64(request) * table_stride
-            for column in range(from_column, stop, COLUMNS):
-                scores = tl.full((ROWS, COLUMNS), _LEAST, tl.float32)
+            for column in range(from_column, to_column, COLUMNS):
+                scores = tl.full((ROWS, COLUMNS), float("-inf"), tl.float32)
                 # Columns in front of `live` hold blocks that one of the rows sees.
-                behind = tl.where(column + COLUMNS < stop, column + COLUMNS, stop)
+                behind = tl.where(column + COLUMNS < to_column, column + COLUMNS, to_column)
                 seen = most - first_block
                 live = tl.where(seen >= 0, seen // block_stride + 1, 0)
                 live = tl.where(live < behind, live, behind)
@@ -153,14 +166,19 @@ def _block_scores_kernel(
                         query, key_ptr, table, first_block + one * block_stride, place,
                         key_block_stride, key_row_stride, DIM, PADDED, PAGE, KEYS,
                     )  # fmt: skip
-                    scores = tl.where((c == one - column)[None, :], best[:, None], scores)
-                numbers = first_block + (column + c) * block_stride
+                    if SUMMED:
+                        here = tl.where(c == one - column, 0.0, float("-inf"))
+                        new = best[:, None] + here[None, :]
+                        scores = tl.where(new > scores, new, scores)
+                    else:
+                        scores = tl.where((c == one - column)[None, :], best[:, None], scores)
+                numbers = (first_block + (column + c) * block_stride).to(tl.float32)
                 if INIT_BLOCKS > 0:
                     scores = tl.where((numbers < INIT_BLOCKS)[None, :], _INIT, scores)
+                behind_it = last[:, None] - numbers[None, :]
                 if LOCAL_BLOCKS > 0:
-                    local = numbers[None, :] > (last - LOCAL_BLOCKS)[:, None]
-                    scores = tl.where(local, _LOCAL, scores)
-                scores = tl.where(numbers[None, :] <= last[:, None], scores, float("-inf"))
+                    scores = tl.where(behind_it < LOCAL_BLOCKS, _LOCAL, scores)
+                scores = tl.where(behind_it >= 0.0, scores, float("-inf"))
                 tl.store(
                     out_ptr + start * columns + column + h[:, None] * columns + c[None, :],
                     scores,
@@ -273,6 +291,7 @@ def block_scores(
     constants = {
         "STEP": step,
         "TURNS": together,
+        "HEADS": heads,
         "ROWS": max(next_power_of_two(step), _FEWEST_ROWS),
         "DIM": width,
         "PADDED": max(next_power_of_two(width), _FEWEST_ROWS),
@@ -281,6 +300,8 @@ def block_scores(
         "COLUMNS": _COLUMNS,
         "INIT_BLOCKS": init_blocks,
         "LOCAL_BLOCKS": local_blocks,
+        # A2 and A3 choose a column row by row; the compiler for A5 crashes on what replaces that.
+        "SUMMED": facts.family != "A5",
     }
     launch(_block_scores_kernel, programs, arguments, constants, cube=True)
     return out

@@ -14,7 +14,6 @@ import triton.language as tl
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
-from ascend_ops_core.tiling import next_power_of_two
 
 from ascend_attention.ops.attention_states.kernels import merge_into
 from ascend_attention.ops.sparse_attention.plan import plan
@@ -61,7 +60,6 @@ def _block_sparse_attention_kernel(
     WIDTH: tl.constexpr,
     PADDED: tl.constexpr,
     PAGE: tl.constexpr,
-    PLACES: tl.constexpr,
     TAKEN: tl.constexpr,
     ROWS: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -70,8 +68,7 @@ def _block_sparse_attention_kernel(
     PIECES: tl.constexpr = PAGE // ROWS
     h = tl.arange(0, TAKEN)
     d = tl.arange(0, PADDED)
-    k = tl.arange(0, PLACES)
-    r = tl.arange(0, ROWS)
+    row_number = tl.arange(0, ROWS).to(tl.float32)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         pair = unit // SPLITS
         split = unit - pair * SPLITS
@@ -87,9 +84,11 @@ def _block_sparse_attention_kernel(
         request = tl.load(request_ptr + token).to(tl.int32)
         context = tl.load(position_ptr + token).to(tl.int32) + 1
         selected = selected_ptr + as_int64(at_group) * places
-        numbers = tl.load(selected + k, mask=k < places, other=-1)
-        # The place of the first -1, where the selection ends.
-        used = tl.min(tl.where(numbers < 0, k, places), axis=0)
+        # A query selects no more blocks than it sees. Where the first -1 ends the selection before,
+        # the rest adds nothing: a vector core that counted would have to hand the number over to
+        # the matrix core.
+        used = (context + PAGE - 1) // PAGE
+        used = tl.where(used < places, used, places)
         used = tl.where(context > 0, used, 0) * PIECES
         share = (used + SPLITS - 1) // SPLITS
         first = split * share
@@ -98,18 +97,25 @@ def _block_sparse_attention_kernel(
         peak = tl.full((TAKEN,), _LOWEST, tl.float32)
         total = tl.zeros((TAKEN,), tl.float32)
         summed = tl.zeros((TAKEN, PADDED), tl.float32)
+        going = 1
+        if SPLITS > 1:
+            for place in range(0, first // PIECES):
+                going = tl.where(tl.load(selected + place) < 0, 0, going)
         for piece in range(first, last):
             number = tl.load(selected + piece // PIECES)
+            going = tl.where(number < 0, 0, going)
+            number = tl.where(going > 0, number, 0)
             row = (piece % PIECES) * ROWS
             block = as_int64(tl.load(table + number))
-            left = context - number * PAGE - row
+            left = tl.where(going > 0, context - number * PAGE - row, 0)
             at = key_ptr + block * key_block + row * key_row + group * key_head
-            # A page holds whole tiles, and what stands behind the query is masked below.
-            keys = _rows(at, key_row, ROWS, WIDTH, PADDED, ROWS)
+            keys = _rows(at, key_row, left, WIDTH, PADDED, ROWS)
             at = value_ptr + block * value_block + row * value_row + group * value_head
             values = _rows(at, value_row, left, WIDTH, PADDED, ROWS)
+            # One row of addends: vector cores compare floats, and integers in eight steps.
+            hidden = tl.where(row_number < left.to(tl.float32), 0.0, float("-inf"))
             logits = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
-            logits = tl.where((r < left)[None, :], logits, float("-inf"))
+            logits += hidden[None, :]
             top = tl.max(logits, axis=1)
             higher = tl.where(top > peak, top, peak)
             weights = tl.exp(logits - higher[:, None])
@@ -187,7 +193,6 @@ def block_sparse_attention(
         "WIDTH": width,
         "PADDED": cut.padded,
         "PAGE": page,
-        "PLACES": max(next_power_of_two(places), 8),
         "TAKEN": cut.heads,
         "ROWS": rows,
         "SPLITS": splits,
