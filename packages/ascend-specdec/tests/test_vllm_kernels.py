@@ -106,17 +106,17 @@ def test_synthetic_acceptance_is_refused() -> None:
 
 
 def test_acceptance_by_configured_rates_is_refused() -> None:
-    config: Any = SimpleNamespace(
-        speculative_config=SimpleNamespace(rejection_sample_method="synthetic")
-    )
+    given = SimpleNamespace(rejection_sample_method="synthetic", method="mtp")
+    config: Any = SimpleNamespace(speculative_config=given, additional_config={})
     with pytest.raises(InvalidInputError, match="synthetic"):
         check_speculation(config)
 
 
 def test_ways_of_verification_with_the_law_of_the_target_are_accepted() -> None:
-    given = [SimpleNamespace(rejection_sample_method=one) for one in ("standard", "block")]
+    ways = ("standard", "block")
+    given = [SimpleNamespace(rejection_sample_method=one, method="mtp") for one in ways]
     for speculative in (None, *given):
-        config: Any = SimpleNamespace(speculative_config=speculative)
+        config: Any = SimpleNamespace(speculative_config=speculative, additional_config={})
         check_speculation(config)
 
 

@@ -12,7 +12,7 @@ from ascend_models_kimi.vllm import check_request as check_kimi
 from ascend_models_kimi.vllm import has_recurrent_states
 from ascend_models_minimax.vllm import check_request as check_minimax
 from ascend_models_minimax.vllm import has_block_caches
-from ascend_specdec.vllm import asks_for_worker, check_speculation
+from ascend_specdec.vllm import check_speculation
 from vllm.platforms.cpu import CpuPlatform
 
 from ascend_vllm_plugin.compat.eplb_switch import check_eplb
@@ -44,9 +44,7 @@ class AscendReferencePlatform(CpuPlatform):
         check_eplb(vllm_config)
         check_speculation(vllm_config)
         parallel = vllm_config.parallel_config
-        hybrid = getattr(vllm_config.model_config, "is_hybrid", False)
-        ours = parallel.enable_eplb or hybrid or asks_for_worker(vllm_config)
-        if ours and parallel.worker_cls == "auto":
+        if parallel.worker_cls == "auto":
             parallel.worker_cls = "ascend_vllm_plugin.reference_worker.ReferenceWorker"
         super().check_and_update_config(vllm_config)
         latent = has_latent_caches(vllm_config.model_config)

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 __all__ = [
-    "asks_for_worker",
     "check_speculation",
     "finish_runner",
     "prepare_runner",
@@ -46,16 +45,6 @@ def check_speculation(vllm_config: VllmConfig) -> None:
     from ascend_specdec.vllm import config
 
     config.check_speculation(vllm_config)
-
-
-def asks_for_worker(vllm_config: VllmConfig) -> bool:
-    """Whether the runner must go through :func:`prepare_runner` and :func:`finish_runner`."""
-    from ascend_specdec.vllm.block_hooks import is_block_draft
-
-    speculative = vllm_config.speculative_config
-    if speculative is None:
-        return False
-    return is_block_draft(vllm_config) or speculative.rejection_sample_method == "block"
 
 
 def prepare_runner() -> None:
