@@ -71,7 +71,7 @@ def train_target(
 
 @app.command()
 def train_draft(
-    method: Annotated[str, typer.Argument(help="eagle3 or medusa.")],
+    method: Annotated[str, typer.Argument(help="eagle3, medusa, dflash, dflash2 or dspark.")],
     target: Annotated[Path, typer.Argument(help="Checkpoint directory of the target.")],
     out: Annotated[Path, typer.Option(help="Directory for the checkpoint.")],
     minutes: Annotated[float, typer.Option(help="Time to train.")] = 8.0,
@@ -81,12 +81,17 @@ def train_draft(
     seed: Annotated[int, typer.Option(help="Seed of stories and weights.")] = 2,
 ) -> None:
     """Train a draft for a small Llama or Qwen3, on one thread."""
+    from functools import partial
+
+    from tools.tiny_model.block_drafts import train_block_draft
     from tools.tiny_model.dense import DenseRecipe
     from tools.tiny_model.eagle3 import train_eagle3
     from tools.tiny_model.medusa import train_medusa
 
     _one_thread()
     train = {"eagle3": train_eagle3, "medusa": train_medusa}
+    for kind in ("dflash", "dflash2", "dspark"):
+        train[kind] = partial(train_block_draft, kind)
     if method not in train:
         raise typer.BadParameter(f"{method!r}: there are {', '.join(train)}; name one of them")
     train[method](target, DenseRecipe(minutes, steps, seed, short=(2, 256), long_every=4), out)

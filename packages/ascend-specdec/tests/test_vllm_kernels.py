@@ -105,19 +105,18 @@ def test_synthetic_acceptance_is_refused() -> None:
         kernels.greedy(*[torch.zeros(1)] * 5, None, 1, SYNTHETIC_MODE=True)
 
 
-@pytest.mark.parametrize("method", ["block", "synthetic"])
-def test_what_the_runner_would_not_do_is_refused(method: str) -> None:
-    config: Any = SimpleNamespace(
-        speculative_config=SimpleNamespace(rejection_sample_method=method)
-    )
-    with pytest.raises(InvalidInputError, match=method):
+def test_acceptance_by_configured_rates_is_refused() -> None:
+    given = SimpleNamespace(rejection_sample_method="synthetic", method="mtp")
+    config: Any = SimpleNamespace(speculative_config=given, additional_config={})
+    with pytest.raises(InvalidInputError, match="synthetic"):
         check_speculation(config)
 
 
-def test_what_the_runner_does_is_accepted() -> None:
-    given: Any = SimpleNamespace(rejection_sample_method="standard")
-    for speculative in (None, given):
-        config: Any = SimpleNamespace(speculative_config=speculative)
+def test_ways_of_verification_with_the_law_of_the_target_are_accepted() -> None:
+    ways = ("standard", "block")
+    given = [SimpleNamespace(rejection_sample_method=one, method="mtp") for one in ways]
+    for speculative in (None, *given):
+        config: Any = SimpleNamespace(speculative_config=speculative, additional_config={})
         check_speculation(config)
 
 

@@ -70,6 +70,7 @@ def register() -> None:
     from ascend_models_deepseek.vllm import register as register_deepseek
     from ascend_models_kimi.vllm import register as register_kimi
     from ascend_models_minimax.vllm import register as register_minimax
+    from ascend_specdec.vllm import register_drafts
 
     from ascend_vllm_plugin.compat.eplb_switch import allow_eplb
     from ascend_vllm_plugin.compat.oversized_images import refuse_oversized_images
@@ -94,3 +95,4 @@ def register() -> None:
     register_deepseek()
     register_kimi()
     register_minimax()
+    register_drafts()

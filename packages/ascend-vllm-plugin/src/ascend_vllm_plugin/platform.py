@@ -44,8 +44,7 @@ class AscendReferencePlatform(CpuPlatform):
         check_eplb(vllm_config)
         check_speculation(vllm_config)
         parallel = vllm_config.parallel_config
-        hybrid = getattr(vllm_config.model_config, "is_hybrid", False)
-        if (parallel.enable_eplb or hybrid) and parallel.worker_cls == "auto":
+        if parallel.worker_cls == "auto":
             parallel.worker_cls = "ascend_vllm_plugin.reference_worker.ReferenceWorker"
         super().check_and_update_config(vllm_config)
         latent = has_latent_caches(vllm_config.model_config)

@@ -1,9 +1,10 @@
-"""ReferenceWorker: vLLM's CPU worker, with load balancing of experts and states that move."""
+"""ReferenceWorker: vLLM's CPU worker, with what its runner cannot do by itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ascend_specdec.vllm import finish_runner, prepare_runner
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from ascend_vllm_plugin.compat.state_copies import use_state_copies
@@ -11,7 +12,13 @@ from ascend_vllm_plugin.eplb import start_balancing
 
 
 class ReferenceWorker(CPUWorker):
-    """Used where vLLM's CPU runner calls a balancer and makes none, or must move states."""
+    """Used where experts are balanced, states move, or drafts come or are verified in blocks."""
+
+    def init_device(self) -> None:
+        """Make the runner, with our proposer and verification where they are asked for."""
+        prepare_runner()
+        super().init_device()
+        finish_runner(self.model_runner)
 
     def load_model(self, **kwargs: Any) -> None:
         """Load the model, and balance its experts from then on."""

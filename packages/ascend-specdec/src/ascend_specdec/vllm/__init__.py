@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-__all__ = ["check_speculation", "register"]
+__all__ = [
+    "check_speculation",
+    "finish_runner",
+    "prepare_runner",
+    "register",
+    "register_drafts",
+]
 
 
 def register() -> None:
@@ -17,8 +23,39 @@ def register() -> None:
     replace_cpu_kernels()
 
 
+def register_drafts() -> None:
+    """Register this package's draft models, and let them run on vLLM's V1 runner."""
+    from vllm.model_executor.models import ModelRegistry
+
+    from ascend_specdec.vllm.block_hooks import take_block_drafts
+
+    take_block_drafts()
+    module = "ascend_specdec.registry"
+    for name, served in (
+        ("DFlashDraftModel", "AscendDFlashQwen3ForCausalLM"),
+        ("DFlash2DraftModel", "DFlash2Qwen3ForCausalLM"),
+        ("DFlash2Qwen3ForCausalLM", "DFlash2Qwen3ForCausalLM"),
+        ("Qwen3DSparkModel", "AscendQwen3DSparkForCausalLM"),
+    ):
+        ModelRegistry.register_model(name, f"{module}:{served}")
+
+
 def check_speculation(vllm_config: VllmConfig) -> None:
     """See :func:`ascend_specdec.vllm.config.check_speculation`."""
     from ascend_specdec.vllm import config
 
     config.check_speculation(vllm_config)
+
+
+def prepare_runner() -> None:
+    """To be called before a V1 runner is made."""
+    from ascend_specdec.vllm.block_hooks import use_block_proposer
+
+    use_block_proposer()
+
+
+def finish_runner(runner: Any) -> None:
+    """To be called when a V1 runner has been made."""
+    from ascend_specdec.vllm.block_verification import use_block_verification
+
+    use_block_verification(runner)

@@ -1,4 +1,4 @@
-"""What vLLM's speculative settings ask for that cannot be had."""
+"""What vLLM's speculative settings ask for that cannot be had, and what it does not read itself."""
 
 from __future__ import annotations
 
@@ -9,20 +9,40 @@ from ascend_ops_core.errors import InvalidInputError
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+_QWEN3_DRAFTS = frozenset(
+    {"DFlashDraftModel", "DFlash2DraftModel", "DFlash2Qwen3ForCausalLM", "Qwen3DSparkModel"}
+)
+
 
 def check_speculation(vllm_config: VllmConfig) -> None:
-    """Refuse ways of verification that vLLM's V1 runner would quietly replace by its standard.
+    """Refuse ways of verification that make other tokens than the model, and bad block drafts.
+
+    Says, for a block draft, behind which layers the target's hidden states are taken, which vLLM's
+    V1 runner reads from other keys than these drafts have.
 
     Raises:
-        InvalidInputError: ``rejection_sample_method`` is not ``standard``.
+        InvalidInputError: ``rejection_sample_method`` is ``synthetic``, or the draft's config
+            cannot be served.
     """
     speculative = vllm_config.speculative_config
     if speculative is None:
         return
     method = speculative.rejection_sample_method
-    if method != "standard":
+    if method not in ("standard", "block"):
         raise InvalidInputError(
             f"rejection_sample_method={method!r}",
-            "vLLM 0.27.1's V1 runner, which serves these models, verifies drafts one by one",
-            "Leave it out, or set it to 'standard'.",
+            "accepted tokens would not be those of the model",
+            "Leave it out, or set it to 'standard' or 'block'.",
         )
+    draft = getattr(speculative, "draft_model_config", None)
+    if draft is None or not _QWEN3_DRAFTS & set(draft.hf_config.architectures or []):
+        return
+    if speculative.method not in ("dflash", "dspark"):
+        return
+    from ascend_specdec.qwen3_blocks.config import BlockDraftSpec
+    from ascend_specdec.qwen3_blocks.validation import check_pair
+
+    spec = BlockDraftSpec.from_config(draft.hf_config)
+    check_pair(spec, vllm_config)
+    # The output of layer i is the input of layer i + 1.
+    draft.hf_config.eagle_aux_hidden_state_layer_ids = [one + 1 for one in spec.target_layers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from ascend_attention.vllm import register as register_attention
+from ascend_specdec.vllm import finish_runner, prepare_runner
 from vllm.config import VllmConfig
 from vllm.model_executor.model_loader.utils import get_model_architecture
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -31,7 +32,9 @@ class NPUModelRunner(GPUModelRunner):
         replace_kernels()
         use_state_copies()
         allow_several_caches_per_layer()
+        prepare_runner()
         super().__init__(vllm_config, device)
+        finish_runner(self)
         self.cascade_attn_enabled = False
 
     def load_model(self, load_dummy_weights: bool = False) -> None:

@@ -59,6 +59,7 @@ class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[Any]):
                 None if known is None else known[:requests],
                 common.block_table_tensor[:requests],
                 common.slot_mapping,
+                bool(common.causal),
             )
         )
 
@@ -117,4 +118,8 @@ class AscendAttentionBackend(AttentionBackend):
 
     @classmethod
     def supports_sliding_window(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_non_causal(cls) -> bool:
         return True

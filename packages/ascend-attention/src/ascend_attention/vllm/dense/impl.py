@@ -131,3 +131,23 @@ class AscendAttentionBackendImpl(AttentionImpl[Any]):
         # Padding rows beyond the step's tokens must not carry garbage into the collectives.
         output[tokens:] = 0
         return output
+
+    def do_kv_cache_update(
+        self,
+        layer: Any,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """Write rows without attending, as a draft does with context that has no queries.
+
+        Args:
+            layer: vLLM's layer.
+            key: ``[T, K, D]``.
+            value: the same.
+            kv_cache: ``[2, blocks, block_tokens, K, D]``; written.
+            slot_mapping: ``[T]``; negative for rows that are not written.
+        """
+        keys, values = kv_cache.unbind(0)
+        scatter_kv_pair(keys, values, key, value, slot_mapping)

@@ -16,7 +16,8 @@ class AscendAttentionMetadata(AttentionMetadata):
 
     Attributes:
         request: ``[T]`` int64, the request of every token.
-        position: ``[T]`` int64, the token's index within its request; negative for padding.
+        position: ``[T]`` int64, the last index within its request that a token sees; its own, or
+            the request's last one where attention is not causal. Negative for padding.
         block_table: ``[R, nb]`` int32, blocks of every request in this group.
         slots: ``[T]`` integer, row of every token in the cache; negative for one that is not
             written.
@@ -43,6 +44,7 @@ def build_metadata(
     known_lens: torch.Tensor | None,
     block_table: torch.Tensor,
     slot_mapping: torch.Tensor,
+    causal: bool = True,
 ) -> AscendAttentionMetadata:
     """Metadata of one cache group for one step of any lengths.
 
@@ -52,15 +54,19 @@ def build_metadata(
         known_lens: the same on the host, or None if only the device knows them.
         block_table: ``[R, nb]`` integer.
         slot_mapping: at least ``[T]`` integer, ``block * block_tokens + offset`` of every token.
+        causal: a token sees none behind it; otherwise all of its request, and host lengths, which
+            stand for a causal step, are left out.
     """
     starts = query_start.long()
     query_lens = starts.diff()
     tokens = int(starts[-1])
     request = torch.arange(len(query_lens)).repeat_interleave(query_lens)
     back = starts[1:].repeat_interleave(query_lens) - torch.arange(tokens)
+    if not causal:
+        back = torch.ones_like(back)
     request, back = to_device(seq_lens.device, request, back)
     ends = lens = ()
-    if known_lens is not None:
+    if known_lens is not None and causal:
         ends, lens = tuple(starts[1:].tolist()), tuple(known_lens.tolist())
     position = seq_lens.long()[request] - back
     return AscendAttentionMetadata(

@@ -1,0 +1,1 @@
+"""Block drafts with a Qwen3 backbone: DFlash, DFlash2 and DSpark."""
