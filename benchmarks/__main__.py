@@ -65,6 +65,19 @@ def v32(
     _measure("v32", repeats, dtype, batch, threads, isa, work)
 
 
+@app.command()
+def m3(
+    repeats: _Repeats = 3,
+    dtype: _Dtypes = None,
+    batch: _Batches = None,
+    threads: _Threads = 2,
+    isa: _Isa = "native",
+    work: _Work = None,
+) -> None:
+    """The same of MiniMax-M3's text model (234M parameters)."""
+    _measure("m3", repeats, dtype, batch, threads, isa, work)
+
+
 def _measure(
     model: str,
     repeats: int,
@@ -166,8 +179,27 @@ def moe_cells(isa: str, threads: int, dtypes: str, experts: str) -> None:
 
 
 @app.command()
+def m3_context(
+    threads: Annotated[int, typer.Option(help="Threads.")] = 2,
+) -> None:
+    """Decode of MiniMax-M3 against the length of the context, up to 32k tokens."""
+    command = [sys.executable, "-m", "benchmarks", "m3-context-cells", str(threads)]
+    subprocess.run(command, env={**os.environ, **environment(threads)}, check=True)
+
+
+@app.command(hidden=True)
+def m3_context_cells(threads: int) -> None:
+    """Run the contexts in this process and write the page."""
+    from benchmarks import context, machine, report
+
+    context.write(machine.describe(threads), context.measure(typer.echo))
+    report.render("m3")
+    typer.echo(f"written: {report.PAGES['m3']}, {context.PLOT}, {context.RAW}")
+
+
+@app.command()
 def profile(
-    model: Annotated[str, typer.Option(help="v4 or v32.")] = "v4",
+    model: Annotated[str, typer.Option(help="v4, v32 or m3.")] = "v4",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     batch: Annotated[int, typer.Option(help="Sequences at once.")] = 1,
     threads: Annotated[int, typer.Option(help="Threads.")] = 2,

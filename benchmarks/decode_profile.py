@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import peer_ours
+from benchmarks.models import MODELS
 from benchmarks.workload import Workload
 
 # (label, end of the file's path, function); nested parts are indented.
@@ -40,7 +41,23 @@ _V32 = (
     (". . experts", "ops/experts/__init__.py", "fused_experts"),
     ("projection to logits", "deepseek_v3/model.py", "compute_logits"),
 )
-_PARTS = {"v4": _V4, "v32": _V32}
+_M3 = (
+    ("model", "minimax_m3/model.py", "forward"),
+    (". attention", "vllm/msa/layer.py", "forward"),
+    (". . projections in front", "layers/qkv_indexer.py", "forward"),
+    (". . norms and rotations", "vllm/msa/layer.py", "_turn"),
+    (". . caches, selection, attention", "vllm/msa/impl.py", "forward"),
+    (". . . indexer", "vllm/msa/indexer.py", "forward"),
+    (
+        ". . . attention",
+        "ops/block_sparse_attention/__init__.py",
+        "block_sparse_attention",
+    ),
+    (". experts and routing", "minimax_m3/moe.py", "forward"),
+    (". . experts", "layers/routed_experts.py", "forward_tokens"),
+    ("projection to logits", "minimax_m3/model.py", "compute_logits"),
+)
+_PARTS = {"v4": _V4, "v32": _V32, "m3": _M3}
 
 
 class Part(NamedTuple):
@@ -66,7 +83,7 @@ def run(model: str, checkpoint: Path, dtype: str, batch: int) -> list[Part]:
     from vllm import SamplingParams
 
     cpu_layer.layer_step = cpu_layer.layer_step.py_func
-    llm = peer_ours.engine(checkpoint, dtype)
+    llm = peer_ours.engine(checkpoint, dtype, **MODELS[model].settings)
     workload = Workload(dtype, batch, model=model)
     peer_ours.serve_round(llm, workload.prompts(-1), 8, "warm-up")
     params = SamplingParams(max_tokens=65, temperature=0, detokenize=False, ignore_eos=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.models import MODELS
+from benchmarks.models import MODELS, Model
 
 _CACHE_BYTES = 256 << 20
 _NO_CACHE_BYTES = 64 << 20
@@ -49,8 +49,8 @@ def measure(model: str, checkpoint: Path, dtype: str, threads: int) -> Peak:
     with tempfile.TemporaryDirectory() as folder:
         empty = Path(folder) / "empty"
         of.write(of.small, empty, dtype=getattr(torch, dtype))
-        empty_mb = _peak_of(empty, dtype, _NO_CACHE_BYTES, threads, of.small.vocab_size)
-    loaded_mb = _peak_of(checkpoint, dtype, _CACHE_BYTES, threads, of.spec.vocab_size)
+        empty_mb = _peak_of(of, empty, dtype, _NO_CACHE_BYTES, threads)
+    loaded_mb = _peak_of(of, checkpoint, dtype, _CACHE_BYTES, threads)
     return Peak(dtype, empty_mb, loaded_mb, weights, (_CACHE_BYTES - _NO_CACHE_BYTES) / 2**20)
 
 
@@ -61,18 +61,19 @@ from benchmarks.peer_ours import engine
 from benchmarks.workload import peak_rss_mb
 from vllm import SamplingParams
 if __name__ == "__main__":
-    checkpoint, dtype, cache_bytes, vocab = json.loads(sys.argv[1])
-    llm = engine(Path(checkpoint), dtype, cache_bytes)
+    checkpoint, dtype, cache_bytes, vocab, settings = json.loads(sys.argv[1])
+    llm = engine(Path(checkpoint), dtype, cache_bytes, **settings)
     prompt = [i % (vocab - 4) + 4 for i in range(64)]
     llm.generate([{"prompt_token_ids": prompt}], SamplingParams(max_tokens=8, detokenize=False))
     print("PEAK", peak_rss_mb())
 """
 
 
-def _peak_of(checkpoint: Path, dtype: str, cache_bytes: int, threads: int, vocab: int) -> float:
+def _peak_of(of: Model, checkpoint: Path, dtype: str, cache_bytes: int, threads: int) -> float:
     from benchmarks.__main__ import environment
 
-    arguments = json.dumps([str(checkpoint), dtype, cache_bytes, vocab])
+    vocab = of.small.vocab_size if cache_bytes == _NO_CACHE_BYTES else of.spec.vocab_size
+    arguments = json.dumps([str(checkpoint), dtype, cache_bytes, vocab, of.settings])
     done = subprocess.run(
         [sys.executable, "-c", _SERVE_ONE, arguments],
         env={**os.environ, **environment(threads)},

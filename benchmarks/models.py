@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from ascend_models_deepseek.testing.tiny_v4 import TinyV4Spec, write_checkpoint
 from ascend_models_deepseek.testing.tiny_v32 import TinyV32Spec, write_v32_checkpoint
+from ascend_models_minimax.testing.tiny_m3 import TinyM3Spec, write_m3_checkpoint
 
 Cell = tuple[str, int]
 """Dtype and batch."""
@@ -30,6 +31,7 @@ class Model:
         small: a shape with as many layers and almost no weights.
         targets: factors over the peer in prefill and decode that a cell must reach.
         others: a further peer's decode, tokens/s on another machine.
+        settings: further arguments of our engine.
     """
 
     title: str
@@ -42,6 +44,7 @@ class Model:
     small: Any
     targets: dict[Cell, tuple[float, float]]
     others: dict[Cell, float] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 V4 = TinyV4Spec(
@@ -87,6 +90,30 @@ V32 = TinyV32Spec(
     yarn=None,
     max_position_embeddings=4096,
 )
+
+M3 = TinyM3Spec(
+    vocab_size=8192,
+    hidden_size=1024,
+    intermediate_size=512,
+    dense_intermediate_size=2048,
+    num_attention_heads=16,
+    num_key_value_heads=4,
+    head_dim=64,
+    rotary_dim=32,
+    num_local_experts=16,
+    num_experts_per_tok=4,
+    swiglu_limit=7.0,
+    index_dim=64,
+    block_size=32,
+    topk_blocks=4,
+    sparse_layers=(0, 1, 1, 1, 1, 1, 1, 1),
+    moe_layers=(0, 1, 1, 1, 1, 1, 1, 1),
+)
+
+M3_SETTINGS: dict[str, Any] = {
+    "hf_overrides": {"architectures": ["MiniMaxM3SparseForCausalLM"]},
+}
+"""Serves the text model of a checkpoint that has images as well."""
 
 
 def _small(spec: Any, tiny: Any, names: str) -> Any:
@@ -137,6 +164,23 @@ MODELS = {
             "q_lora_rank kv_lora_rank qk_nope_head_dim v_head_dim index_head_dim qk_rope_head_dim",
         ),
         {(dtype, batch): (1.0, 1.0) for dtype in ("float32", "bfloat16") for batch in (1, 8)},
+    ),
+    "m3": Model(
+        "MiniMax-M3",
+        M3,
+        write_m3_checkpoint,
+        "MiniMaxM3SparseForConditionalGeneration",
+        "sdpa",
+        233.64e6,
+        93.13e6,
+        _small(
+            M3,
+            TinyM3Spec(),
+            "hidden_size vocab_size intermediate_size dense_intermediate_size num_attention_heads "
+            "num_key_value_heads head_dim rotary_dim index_dim",
+        ),
+        {(dtype, batch): (1.0, 1.0) for dtype in ("float32", "bfloat16") for batch in (1, 8)},
+        settings=M3_SETTINGS,
     ),
 }
 

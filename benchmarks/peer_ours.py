@@ -6,31 +6,39 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.models import MODELS
 from benchmarks.workload import Measurement, Workload, peak_rss_mb
 
 CACHE_BYTES = 256 << 20
 
 
-def engine(checkpoint: Path, dtype: str, cache_bytes: int = CACHE_BYTES) -> Any:
-    """An in-process engine whose whole batch fits one prefill step."""
+def engine(checkpoint: Path, dtype: str, cache_bytes: int = CACHE_BYTES, **settings: Any) -> Any:
+    """An in-process engine whose whole batch fits one prefill step.
+
+    Args:
+        checkpoint: its directory.
+        dtype: of the model.
+        cache_bytes: memory of the caches.
+        settings: further arguments of ``vllm.LLM``, which go before those here.
+    """
     from vllm import LLM
 
-    return LLM(
-        model=str(checkpoint),
-        dtype=dtype,
-        enforce_eager=True,
-        skip_tokenizer_init=True,
-        max_model_len=1024,
-        max_num_seqs=8,
-        max_num_batched_tokens=8 * 512,
-        kv_cache_memory_bytes=cache_bytes,
-        enable_prefix_caching=False,
-    )
+    given: dict[str, Any] = {
+        "dtype": dtype,
+        "enforce_eager": True,
+        "skip_tokenizer_init": True,
+        "max_model_len": 1024,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 8 * 512,
+        "kv_cache_memory_bytes": cache_bytes,
+        "enable_prefix_caching": False,
+    }
+    return LLM(model=str(checkpoint), **given | settings)
 
 
 def run(checkpoint: Path, workload: Workload) -> Measurement:
     """Measure prefill and decode through ``LLMEngine.step``."""
-    llm = engine(checkpoint, workload.dtype)
+    llm = engine(checkpoint, workload.dtype, **MODELS[workload.model].settings)
     result = Measurement("ascend", workload)
     # Two warm-up rounds load every kernel that the measured ones use.
     serve_round(llm, workload.prompts(-1), 8, "warm-up-a")

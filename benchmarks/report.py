@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
+from benchmarks import context
 from benchmarks.memory import Peak
 from benchmarks.models import MODELS, Model
 from benchmarks.workload import Measurement, Workload
@@ -17,6 +18,7 @@ RESULTS = Path(__file__).parent / "results"
 PAGES = {
     "v4": _ROOT / "docs" / "benchmarks.md",
     "v32": _ROOT / "docs" / "v32-benchmarks.md",
+    "m3": _ROOT / "docs" / "minimax-benchmarks.md",
 }
 
 
@@ -108,7 +110,8 @@ def render(model: str) -> None:
     files = RESULTS.glob(f"{model}-*.json")
     results = sorted(map(Result.read, files), key=lambda r: r.date)[::-1]
     PAGES[model].write_text(_page(model, results))
-    _plot(_pair(results[0].measurements), plot_of(model))
+    if results:
+        _plot(_pair(results[0].measurements), plot_of(model))
 
 
 def _pair(
@@ -149,6 +152,8 @@ def _page(model: str, results: list[Result]) -> str:
     ]
     for result in results:
         lines += _section(result)
+    if model == "m3":
+        lines += context.section()
     return "\n".join(lines) + "\n"
 
 

@@ -29,6 +29,7 @@ class Work:
         unit: what the figures are given for.
         their_units: units that one pass of theirs handles; None for KiB moved.
         operator: ours.
+        package: that has it.
         arguments: what it is called with; its own tiling decides the rest.
         our_units: units that one pass of ours handles, from the constants of the launch; None for
             KiB moved.
@@ -53,6 +54,7 @@ class Work:
     looped: bool = True
     single: dict[str, int] = field(default_factory=dict)
     remark: str = ""
+    package: str = "ascend_ops_core"
 
 
 def _rows(constants: dict[str, Any]) -> float:
@@ -134,6 +136,36 @@ def _slots(new: Inputs) -> tuple[Any, ...]:
     return slots, starts, positions, table, 128, 8, 3, 1
 
 
+def _blocks(case: str) -> Arguments:
+    def made(new: Inputs) -> tuple[Any, ...]:
+        from ascend_attention.ops.block_sparse_attention.cases import CASES
+
+        chosen = next(one for one in CASES["block_sparse_attention"] if one.name == case)
+        return chosen.make(new)
+
+    return made
+
+
+def _attended(theirs: str, what: str, case: str) -> Work:
+    return Work(
+        f"models.minimax_m3.ops.{theirs}",
+        what,
+        "block of a query",
+        1.0,
+        "block_sparse_attention",
+        _blocks(case),
+        lambda constants: 1.0,
+        once=True,
+        remark=_BLOCKS,
+        package="ascend_attention",
+    )
+
+
+_BLOCKS = (
+    "one of the selected blocks of 128 rows, for the 16 heads that share the selection, with the "
+    "beginning and the end of the query, on both sides; kernels named a5 are those that they run "
+    "on A5, compiled for A2 as well"
+)
 _CHANNELS = "1,024 channels"
 _MOVED = "KiB moved"
 _PRODUCTS = "2^20 multiplications"
@@ -402,5 +434,13 @@ ROWS: tuple[Work, ...] = (
         "compute_slot_mapping",
         _slots,
         _block,
+    ),
+    _attended("msa_m3_triton._gqa_sparse_fwd_kernel", "attention to selected blocks", "m3_prefill"),
+    _attended("msa_m3_triton._gqa_sparse_decode_kernel", "the same, of decode steps", "m3_decode"),
+    _attended(
+        "msa_m3_triton_a5._gqa_sparse_fwd_kernel", "attention to selected blocks", "m3_prefill"
+    ),
+    _attended(
+        "msa_m3_triton_a5._gqa_sparse_decode_kernel", "the same, of decode steps", "m3_decode"
     ),
 )
