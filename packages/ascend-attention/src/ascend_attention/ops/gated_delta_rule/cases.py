@@ -235,6 +235,13 @@ CASES: dict[str, tuple[Case, ...]] = {
                 new, [33], (1, 2), _V, dtype=BF16, state=BF16, beta=BF16, normalize=True
             ),
         ),
+        Case(
+            "states_of_bfloat16",
+            lambda new: _chunk(
+                new, [2, 0, 3, 1], (1, 1), (128, 128), [2, 1, 0, 3], dtype=BF16, state=BF16,
+                beta=BF16, fresh=[3], padding=1, normalize=True,
+            ),
+        ),
         Case("half", lambda new: _chunk(new, [20], (1, 1), _K, dtype=F16, beta=F16)),
         Case(
             "qwen3_next",
