@@ -206,12 +206,17 @@ def _run(
                 "Pass one state for each sequence.",
             )
         state[1:] = initial_state if state_v_first else initial_state.mT
-    given = (*(x.flatten(0, 1) for x in (q, k, v, g.float(), beta)), state, bounds.int())
+    query, key, value, decay, betas = (x.flatten(0, 1) for x in (q, k, v, g.float(), beta))
+    bounds = bounds.int()
     slots = torch.arange(1, count + 1, dtype=torch.int32, device=device)
     factor = width**-0.5 if scale is None else scale
     if chunks:
-        out = ops.chunk_gated_delta_rule(*given, slots, slots > 0, factor, normalize)
+        out = ops.chunk_gated_delta_rule(
+            query, key, value, decay, betas, state, bounds, slots, slots > 0, factor, normalize
+        )
     else:
-        out = ops.recurrent_gated_delta_rule(*given, slots[:, None], None, factor, normalize)
+        out = ops.recurrent_gated_delta_rule(
+            query, key, value, decay, betas, state, bounds, slots[:, None], None, factor, normalize
+        )
     final = state[1:] if state_v_first else state[1:].mT.contiguous()
     return out.unflatten(0, (batch, tokens)), final if output_final_state else None

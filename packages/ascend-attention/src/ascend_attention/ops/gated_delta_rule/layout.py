@@ -8,6 +8,10 @@ CHUNK = 64
 """Tokens of a chunk, counted from the first token of a request in the step."""
 
 
+BLOCK = 16
+"""Tokens whose products are decayed channel by channel together."""
+
+
 def chunk_table(cu_seqlens: torch.Tensor, tokens: int) -> torch.Tensor:
     """Say where the chunks of a ragged batch begin and end; the host is asked for nothing.
 

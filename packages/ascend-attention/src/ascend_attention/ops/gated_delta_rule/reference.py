@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import torch
 
-_EPSILON = 1e-6
+EPSILON = 1e-6
 
 
 def recurrent_gated_delta_rule(
@@ -111,7 +111,7 @@ def prepared(x: torch.Tensor, heads: int, normalize: bool) -> torch.Tensor:
     """Queries or keys ``[..., G, K]`` widened, normalised if asked for, one for every head."""
     x = widened(x)
     if normalize:
-        x = x / (x.square().sum(-1, keepdim=True) + _EPSILON).sqrt()
+        x = x / (x.square().sum(-1, keepdim=True) + EPSILON).sqrt()
     return x.repeat_interleave(heads // x.shape[-2], dim=-2)
 
 
