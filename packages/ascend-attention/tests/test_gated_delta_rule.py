@@ -20,6 +20,7 @@ from ascend_attention.ops.gated_delta_rule import (
 from ascend_attention.ops.gated_delta_rule.cases import CASES
 from ascend_ops_core import InvalidInputError
 from ascend_ops_core.cases import Case, Inputs
+from ascend_ops_core.devices import facts_of
 from ascend_ops_core.registry import find
 from ascend_ops_core.testing import assert_close
 
@@ -174,10 +175,10 @@ def test_a_prompt_may_be_cut_anywhere(channels: bool) -> None:
 
 @pytest.mark.parametrize("channels", [False, True], ids=["head", "channels"])
 def test_64k_tokens_do_not_drift(channels: bool) -> None:
-    """Chunk after chunk in float32 from bfloat16 inputs: within 2e-5 of the recurrence in float64.
+    """Chunk after chunk in float32 from bfloat16 inputs, against the same chunks in float64.
 
-    One head in four keeps nearly everything, so that an error would stay; the bound is that of
-    the outputs, which are of order one, and twice that for states, at the end as at the beginning.
+    One head in four keeps nearly everything, so that an error would stay. Outputs are held to the
+    tolerance of their dtype at the beginning and at the end, states to 2e-5.
     """
     new = Inputs()
     count, heads, width = 65_536, 4, 16
@@ -246,13 +247,75 @@ def test_the_table_of_chunks_lists_them_in_order(seed: int) -> None:
     assert chunk_table(bounds.to("meta"), tokens).shape == table.shape
 
 
-def test_slots_and_accepted_tokens_that_do_not_exist_are_refused() -> None:
+@pytest.mark.parametrize("run", [recurrent_gated_delta_rule, reference.recurrent_gated_delta_rule])
+def test_slots_and_tokens_that_do_not_exist_are_refused(run: Any) -> None:
+    """Before anything is written."""
     arguments = list(next(case for case in RECURRENT if case.name == "drafts").arguments())
     before = arguments[5].clone()
-    for place, bad in ((7, arguments[7] + 5), (8, arguments[8] + 2), (8, arguments[8] * 0)):
+    for place, bad in (
+        (6, arguments[6] + 1),
+        (6, arguments[6].flip(0).contiguous()),
+        (7, arguments[7] + 5),
+        (8, arguments[8] + 2),
+        (8, arguments[8] * 0),
+    ):
         with pytest.raises(IndexError):
-            recurrent_gated_delta_rule(*arguments[:place], bad, *arguments[place + 1 :])
+            run(*arguments[:place], bad, *arguments[place + 1 :])
         assert torch.equal(arguments[5].nan_to_num(), before.nan_to_num())
+
+
+@pytest.mark.parametrize("run", [chunk_gated_delta_rule, reference.chunk_gated_delta_rule])
+def test_slots_and_tokens_of_chunks_that_do_not_exist_are_refused(run: Any) -> None:
+    arguments = list(next(case for case in CHUNKS if case.name == "fresh").arguments())
+    before = arguments[5].clone()
+    for place, bad in ((6, arguments[6] + 1), (7, arguments[7] + 2)):
+        with pytest.raises(IndexError):
+            run(*arguments[:place], bad, *arguments[place + 1 :])
+        assert torch.equal(arguments[5].nan_to_num(), before.nan_to_num())
+
+
+@pytest.mark.parametrize(
+    ("implementation", "changed", "reason"),
+    [
+        ("triton", {}, ""),
+        ("triton", {"width": 136}, "keys of width 136"),
+        ("triton", {"height": 264}, "values of width 264"),
+        ("torch_npu", {"state": torch.bfloat16}, ""),
+        ("torch_npu", {}, "states of torch.float32"),
+        ("torch_npu", {"state": torch.bfloat16, "family": "A5"}, "A5"),
+        ("torch_npu", {"state": torch.bfloat16, "channels": True}, "a decay for every channel"),
+        ("torch_npu", {"state": torch.bfloat16, "width": 64}, "keys of width 64"),
+        ("torch_npu", {"state": torch.bfloat16, "heads": 72}, "72 heads"),
+        ("torch_npu", {"state": torch.bfloat16, "tokens": 0}, "no token"),
+    ],
+)
+def test_limits(implementation: str, changed: dict[str, Any], reason: str) -> None:
+    sizes = {"width": 128, "height": 128, "heads": 8, "tokens": 3, "state": torch.float32}
+    sizes |= {"family": "A2", "channels": False} | changed
+    tokens, heads, width, height = (sizes[x] for x in ("tokens", "heads", "width", "height"))
+
+    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    decay = (tokens, heads, width) if sizes["channels"] else (tokens, heads)
+    support = find("ascend_attention::chunk_gated_delta_rule").supports(
+        implementation,
+        facts_of(sizes["family"]),
+        empty(tokens, heads, width),
+        empty(tokens, heads, width),
+        empty(tokens, heads, height),
+        empty(*decay, dtype=torch.float32),
+        empty(tokens, heads),
+        empty(2, heads, height, width, dtype=sizes["state"]),
+        empty(2, dtype=torch.int32),
+        empty(1, dtype=torch.int32),
+        empty(1, dtype=torch.bool),
+        1.0,
+        True,
+        None,
+    )
+    assert reason in support.reason
+    assert bool(support) == (not reason)
 
 
 @pytest.mark.parametrize(

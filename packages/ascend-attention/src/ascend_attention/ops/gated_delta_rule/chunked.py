@@ -18,11 +18,9 @@ No exponent is positive: ``exp(G[i] - G[j])`` is formed from differences, see :f
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 
-from ascend_attention.ops.gated_delta_rule.layout import CHUNK
+from ascend_attention.ops.gated_delta_rule.layout import CHUNK, spans
 from ascend_attention.ops.gated_delta_rule.reference import EPSILON, widened
 
 # Chunks whose products are made together, which bounds the memory.
@@ -45,9 +43,10 @@ def chunk_gated_delta_rule(
     chunks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.gated_delta_rule.chunk_gated_delta_rule`."""
+    requests = spans(cu_seqlens, value.shape[0], state_indices, state.shape[0])
     out = torch.zeros(value.shape, dtype=value.dtype)
     for (first, last), slot, keeps in zip(
-        pairwise(cu_seqlens.tolist()), state_indices.tolist(), has_state.tolist(), strict=True
+        requests, state_indices.tolist(), has_state.tolist(), strict=True
     ):
         if slot <= 0 or first == last:
             continue
