@@ -247,7 +247,11 @@ def test_the_table_of_chunks_lists_them_in_order(seed: int) -> None:
     assert chunk_table(bounds.to("meta"), tokens).shape == table.shape
 
 
-@pytest.mark.parametrize("run", [recurrent_gated_delta_rule, reference.recurrent_gated_delta_rule])
+@pytest.mark.parametrize(
+    "run",
+    [recurrent_gated_delta_rule, reference.recurrent_gated_delta_rule],
+    ids=["called", "definition"],
+)
 def test_slots_and_tokens_that_do_not_exist_are_refused(run: Any) -> None:
     """Before anything is written."""
     arguments = list(next(case for case in RECURRENT if case.name == "drafts").arguments())
@@ -264,7 +268,11 @@ def test_slots_and_tokens_that_do_not_exist_are_refused(run: Any) -> None:
         assert torch.equal(arguments[5].nan_to_num(), before.nan_to_num())
 
 
-@pytest.mark.parametrize("run", [chunk_gated_delta_rule, reference.chunk_gated_delta_rule])
+@pytest.mark.parametrize(
+    "run",
+    [chunk_gated_delta_rule, reference.chunk_gated_delta_rule],
+    ids=["called", "definition"],
+)
 def test_slots_and_tokens_of_chunks_that_do_not_exist_are_refused(run: Any) -> None:
     arguments = list(next(case for case in CHUNKS if case.name == "fresh").arguments())
     before = arguments[5].clone()

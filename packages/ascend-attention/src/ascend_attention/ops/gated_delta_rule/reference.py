@@ -31,9 +31,7 @@ def recurrent_gated_delta_rule(
             "slots a request"
         )
     out = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
-    for (first, last), slots, column in zip(
-        requests, state_indices.tolist(), columns, strict=True
-    ):
+    for (first, last), slots, column in zip(requests, state_indices.tolist(), columns, strict=True):
         if slots[column] <= 0:
             continue
         held = widened(state[slots[column]])

@@ -125,7 +125,7 @@ def recurrent_gated_delta_rule(
     padded = max(next_power_of_two(width), SMALLEST)
     taken = rows_of_a_state(current_facts(), padded, height, requests * heads, state.element_size())
     slots = state_indices.contiguous()
-    programs = requests * heads * -(-height // taken)
+    programs = requests * heads * -(-height // taken) if query.shape[0] else 0
     arguments = {
         "query_ptr": query,
         "key_ptr": key,
@@ -141,7 +141,7 @@ def recurrent_gated_delta_rule(
         **strides(query=query, key=key, value=value),
         "state_slot": state.stride(0),
         "places": slots.shape[1],
-        "programs": programs if query.shape[0] else 0,
+        "programs": programs,
     }
     constants = {
         "HEADS": heads,
@@ -154,5 +154,5 @@ def recurrent_gated_delta_rule(
         "NORMALIZE": normalize,
         "DRAFTS": accepted is not None,
     }
-    launch(_recurrent_kernel, arguments["programs"], arguments, constants)
+    launch(_recurrent_kernel, programs, arguments, constants)
     return out
