@@ -8,7 +8,6 @@ the environment of the compile check, which is made if it is not there.
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -161,10 +160,6 @@ def _row(theirs: dict[str, Any], work: Work) -> Row:
         raise SystemExit(
             f"{work.theirs} stands beside {theirs['kernel']}; both files have one order"
         )
-    importlib.import_module(f"{work.package}.ops")
-    if work.package != "ascend_ops_core":
-        # Other packages declare an operator when its module is imported.
-        importlib.import_module(f"{work.package}.ops.{work.operator}")
     operator = find(f"{work.package}::{work.operator}")
     launch = launches_of(operator, Case(work.operator, work.arguments, large=True), "A2")[-1]
     constants = constants_of(launch)

@@ -136,6 +136,37 @@ def _slots(new: Inputs) -> tuple[Any, ...]:
     return slots, starts, positions, table, 128, 8, 3, 1
 
 
+def _gates(new: Inputs) -> tuple[Any, ...]:
+    a, b = (new.randn(65536, 8, dtype=BF16) for _ in range(2))
+    return a, b, new.rand(8), new.randn(8, dtype=BF16), BF16
+
+
+def _conv(new: Inputs, drafts: int) -> tuple[Any, ...]:
+    requests, channels, tokens = 64, 8192, 1 + drafts
+    starts = new.tensor(range(0, (requests + 1) * tokens, tokens), torch.int32)
+    slots = new.tensor(range(1, requests + 1), torch.int32)
+    accepted = new.full(1, requests, dtype=torch.int32) if drafts else None
+    return (
+        new.randn(requests * tokens, channels, dtype=BF16),
+        new.randn(4, channels, dtype=BF16),
+        starts,
+        None,
+        new.randn(requests + 1, 3 + drafts, channels, dtype=BF16),
+        slots,
+        None,
+        accepted,
+        tokens,
+        True,
+    )
+
+
+def _l2(new: Inputs) -> tuple[Any, ...]:
+    return new.randn(131072, 128, dtype=BF16), 1e-6, 1.0, BF16
+
+
+_ATTENTION = "ascend_attention"
+
+
 def _blocks(case: str) -> Arguments:
     def made(new: Inputs) -> tuple[Any, ...]:
         from ascend_attention.ops.block_sparse_attention.cases import CASES
@@ -425,6 +456,75 @@ ROWS: tuple[Work, ...] = (
             *(new.randint(0, 1000, 64) for _ in range(3)),
         ),
         _block,
+    ),
+    Work(
+        "kda.l2norm.l2norm_fwd_tiled_kernel",
+        "L2 norm of rows of 128",
+        _CHANNELS,
+        4.0,
+        "l2_norm",
+        _l2,
+        _rows,
+        looped=False,
+        package=_ATTENTION,
+    ),
+    Work(
+        "fla.fused_qkvzba_split_reshape.fused_qkvzba_split_reshape_cat_kernel",
+        "split of Qwen3-Next's projections, 16 key and 32 value heads of 128",
+        "token",
+        2.0,
+        "split_qkvz_ba",
+        lambda new: (
+            new.randn(4096, 12288, dtype=BF16),
+            new.randn(4096, 64, dtype=BF16),
+            *(16, 32, 128, 128),
+        ),
+        lambda constants: constants["ROWS"] / constants["HEADS"],
+        package=_ATTENTION,
+    ),
+    Work(
+        "fla.utils._clear_ssm_states_kernel",
+        "float32 states cleared",
+        "KiB cleared",
+        16.0,
+        "clear_states",
+        lambda new: (new.randn(257, 32, 128, 128), new.randint(0, 9, 64, dtype=torch.int32), None),
+        lambda constants: constants["BLOCK"] * 4 / 1024,
+        package=_ATTENTION,
+    ),
+    Work(
+        "fused_gdn_gating.fused_gdn_gating_kernel",
+        "gates of 8 heads",
+        "1,024 gates",
+        0.5,
+        "gdn_gates",
+        _gates,
+        lambda constants: constants["ROWS"] * constants["HEADS"] / 1024,
+        package=_ATTENTION,
+    ),
+    Work(
+        "mamba.causal_conv1d._causal_conv1d_update_kernel_npu_tiled",
+        "convolution of 4 taps, a token of a request",
+        _CHANNELS,
+        0.5,
+        "causal_conv1d",
+        lambda new: _conv(new, 0),
+        _block,
+        once=True,
+        looped=False,
+        package=_ATTENTION,
+    ),
+    Work(
+        "mamba.causal_conv1d._causal_conv1d_update_kernel_npu_tiled",
+        "convolution of 4 taps, 4 tokens of a request, of which drafts may be rejected",
+        _CHANNELS,
+        0.5,
+        "causal_conv1d",
+        lambda new: _conv(new, 3),
+        _block,
+        once=True,
+        looped=False,
+        package=_ATTENTION,
     ),
     Work(
         "compute_slot_mapping._compute_slot_mapping_kernel",

@@ -216,7 +216,7 @@ START, SLOTS = torch.tensor([0, 2]), torch.tensor([1])
         ({"query_start": START.float()}, "query_start of torch.float32"),
         ({"slots": None}, "states given, slots left out"),
         ({"states": None}, "states left out, slots given"),
-        ({"states": torch.zeros(2, HEADS, WIDTH, WIDTH).half()}, "states of torch.float16"),
+        ({"states": torch.zeros(2, HEADS, WIDTH, WIDTH).int()}, "states of torch.int32"),
         ({"states": torch.zeros(2, HEADS, WIDTH)}, "states of shape"),
         ({"has_state": torch.ones(1)}, "has_state of torch.float32"),
     ],

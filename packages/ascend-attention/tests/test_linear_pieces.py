@@ -60,8 +60,8 @@ def _softplus(x: float) -> float:
 @pytest.mark.parametrize("case", ALL["gdn_gates"], ids=str)
 def test_gdn_gates(case: Case) -> None:
     for run in runs("gdn_gates"):
-        a, b, a_log, dt_bias = case.arguments()
-        got = run(a, b, a_log, dt_bias)
+        a, b, a_log, dt_bias, beta_dtype = case.arguments()
+        got = run(a, b, a_log, dt_bias, beta_dtype)
         wanted = torch.zeros(2, *a.shape, dtype=torch.float64)
         for t in range(a.shape[0]):
             for h in range(a.shape[1]):
@@ -69,8 +69,8 @@ def test_gdn_gates(case: Case) -> None:
                     float(a[t, h]) + float(dt_bias[h])
                 )
                 wanted[1, t, h] = 1 / (1 + math.exp(-float(b[t, h])))
-        for one, right in zip(got, wanted, strict=True):
-            assert one.dtype == torch.float32
+        for one, right, dtype in zip(got, wanted, (torch.float32, beta_dtype), strict=True):
+            assert one.dtype == dtype
             assert_close(one, right)
 
 
@@ -191,8 +191,10 @@ X, INDEX = torch.ones(2, 4), torch.ones(2, dtype=torch.int32)
         (lambda: l2_norm(X.double()), "x of torch.float64"),
         (lambda: l2_norm(torch.ones(())), "x without an axis"),
         (lambda: l2_norm(X, dtype=torch.int8), "dtype=torch.int8"),
+        (lambda: l2_norm(X, scale=0.0), "scale=0.0"),
         (lambda: gdn_gates(X, X[:1], X[0], X[0]), "b of shape"),
         (lambda: gdn_gates(X, X, X[0, :1], X[0]), "a_log of shape"),
+        (lambda: gdn_gates(X, X, X[0], X[0], beta_dtype=torch.int8), "beta_dtype=torch.int8"),
         (lambda: kda_gates(X[None], X[:1, :2], X[0, :2], X[0]), "dt_bias of shape"),
         (lambda: kda_gates(X[None], X[:1, :2], X[0, :2], X, lower_bound=0.0), "lower_bound=0"),
         (lambda: kda_gates(X[None], X[:1, :2], X[0, :2], X, lower_bound=-6.0), "lower_bound=-6"),

@@ -60,6 +60,31 @@ def test_groups(activation: str, before: bool, dtype: torch.dtype) -> None:
         assert_close(got, expected, scale=3)
 
 
+@pytest.mark.parametrize("rows", [0, 3, 700])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("before", "activation"), [(True, "sigmoid"), (False, "silu")])
+def test_heads_without_a_bias(rows: int, dtype: torch.dtype, before: bool, activation: str) -> None:
+    """What runs as a kernel on a CPU, below and above the size from which threads share it."""
+    x, gate = (torch.randn(rows, 2, 24).to(dtype) for _ in range(2))
+    weight = torch.randn(24).to(dtype)
+    act = torch.sigmoid if activation == "sigmoid" else F.silu
+    factor = act(gate.double())
+    source = x.double() if before else x.double() * factor
+    expected = F.rms_norm(source.unflatten(-1, (2, 12)), (12,), eps=EPS).flatten(-2)
+    expected = expected * weight.double() * (factor if before else 1)
+    got = rms_norm_gated(
+        x,
+        gate,
+        weight,
+        eps=EPS,
+        group_size=12,
+        norm_before_gate=before,
+        activation=activation,
+    )
+    assert got.dtype == dtype
+    assert_close(got, expected, scale=3)
+
+
 def test_bad_gates_are_refused() -> None:
     x = torch.randn(2, 8)
     with pytest.raises(InvalidInputError, match="it divides the 8 channels"):

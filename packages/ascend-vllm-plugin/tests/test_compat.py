@@ -106,3 +106,14 @@ def test_experts_of_other_models_are_not_balanced() -> None:
     check_eplb(engine(False))
     with pytest.raises(InvalidInputError, match=r"enable_eplb=True.*only DeepSeek-V4.*unset"):
         check_eplb(engine(True))
+
+
+@pytest.mark.engine
+def test_upstream_still_warms_kernels_of_cuda_up_on_any_device() -> None:
+    from vllm.model_executor.warmup import qwen_triton_warmup
+
+    source = inspect.getsource(qwen_triton_warmup)
+    assert "current_platform" not in source, (
+        "vLLM looks at the platform before it warms Qwen's kernels up: remove "
+        "ascend_vllm_plugin/compat/qwen_warmup.py"
+    )

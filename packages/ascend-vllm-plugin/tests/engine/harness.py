@@ -34,6 +34,12 @@ from ascend_models_kimi.testing import (
     write_kimi_linear_checkpoint,
 )
 from ascend_models_minimax.testing import M3_SPECS, M3Oracle, TinyM3Spec, write_m3_checkpoint
+from ascend_vllm_plugin.testing import (
+    QWEN3_NEXT_SPECS,
+    Qwen3NextOracle,
+    TinyQwen3NextSpec,
+    write_qwen3_next_checkpoint,
+)
 
 from .dense_models import DENSE_SPECS, TinyDenseSpec, write_dense_checkpoint
 
@@ -59,6 +65,7 @@ FAMILIES: dict[type, tuple[Any, Any]] = {
     TinyM3Spec: (write_m3_checkpoint, M3Oracle),
     TinyKimiLinearSpec: (write_kimi_linear_checkpoint, KimiLinearOracle),
     TinyDenseSpec: (write_dense_checkpoint, V3Oracle),
+    TinyQwen3NextSpec: (write_qwen3_next_checkpoint, Qwen3NextOracle),
 }
 """What writes a checkpoint and what runs it in transformers, by the kind of its spec."""
 
@@ -69,6 +76,7 @@ ALL_SPECS: dict[str, Any] = {
     **M3_SPECS,
     **KIMI_LINEAR_SPECS,
     **DENSE_SPECS,
+    **QWEN3_NEXT_SPECS,
 }
 
 

@@ -1,6 +1,6 @@
 """Adaptors to vLLM: cache layers, attention backends, metadata builders, and layers of its own.
 
-The layers of :func:`register` stand in the place of vLLM's on an NPU.
+The layers of :func:`register` stand in the place of vLLM's on an NPU, some on a CPU as well.
 """
 
 from __future__ import annotations
@@ -14,18 +14,33 @@ __all__ = ["register"]
 
 _MODELS = "vllm.model_executor.models"
 
-_CLASSES: tuple[tuple[str, str, str | None], ...] = (
+_LAYERS = "vllm.model_executor.layers.mamba"
+
+_EVERYWHERE: tuple[tuple[str, str, str | None], ...] = (
+    (
+        "BailingMoELinearAttention",
+        "linear.bailing:AscendBailingMoELinearAttention",
+        f"{_LAYERS}.linear.bailing_linear_attn",
+    ),
+    (
+        "QwenGatedDeltaNetAttention",
+        "linear.gdn:AscendGatedDeltaNetAttention",
+        f"{_LAYERS}.gdn.qwen_gdn_linear_attn",
+    ),
+)
+_ON_NPU: tuple[tuple[str, str, str | None], ...] = (
     ("MMEncoderAttention", "encoder:AscendMMEncoderAttention", None),
     ("RelPosAttention", "relative_position:AscendRelPosAttention", f"{_MODELS}.deepencoder"),
 )
-"""Name of vLLM's class, ``module:class`` of ours in this folder, and the module of a model that the
-class belongs to, which takes seconds to import."""
+"""Name of vLLM's class, ``module:class`` of ours in this folder, and the module that the class
+belongs to, where that takes seconds to import and few models need it."""
 
 
 def register() -> None:
-    """Register every class if this platform is an NPU; may be called any number of times.
+    """Register every class that this platform takes; may be called any number of times.
 
-    A class of one model's module is registered once that is imported, before the model is built.
+    A class of a module that few models need is registered once that is imported, before the model
+    is built.
 
     Raises:
         ImportError: vLLM is not installed; the message names the remedy.
@@ -40,9 +55,8 @@ def register() -> None:
         ) from error
     from vllm.platforms import current_platform
 
-    if current_platform.device_type != "npu":
-        return
-    for name, place, imported in _CLASSES:
+    on_npu = current_platform.device_type == "npu"
+    for name, place, imported in _EVERYWHERE + (_ON_NPU if on_npu else ()):
         if imported is not None and imported not in sys.modules:
             continue
         module, _, attribute = place.partition(":")

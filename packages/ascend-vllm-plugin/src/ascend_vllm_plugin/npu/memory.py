@@ -44,7 +44,7 @@ def figures(worker: Any) -> dict[str, int]:
         "graphs": set_aside,
         "attention": worker.attention_bytes if measured else 0,
         "captured": len(getattr(runner.model, "captured_sizes", ())),
-        "caches": _bytes(one for layer in layers for one in _tensors(layer.kv_cache)),
+        "caches": _bytes(one for layer in layers for one in _caches(layer)),
         "num_blocks": worker.cache_config.num_gpu_blocks,
         "block_tables": sum(
             table.block_table.gpu.nbytes + table.slot_mapping.gpu.nbytes for table in tables
@@ -121,8 +121,9 @@ def _weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
     yield from (one for name, one in model.named_buffers() if name.endswith("_scale"))
 
 
-def _tensors(cache: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """A layer's cache; those of recurrent states are several."""
+def _caches(layer: Any) -> tuple[torch.Tensor, ...]:
+    """A layer's caches: recurrent states are several, and experts have none."""
+    cache: torch.Tensor | tuple[torch.Tensor, ...] = getattr(layer, "kv_cache", ())
     return (cache,) if isinstance(cache, torch.Tensor) else cache
 
 

@@ -13,6 +13,7 @@ from ascend_vllm_plugin.compat.bind_kv_cache import allow_several_caches_per_lay
 from ascend_vllm_plugin.compat.device_streams import use_npu_streams
 from ascend_vllm_plugin.compat.graph_capture import use_npu_graph_capture
 from ascend_vllm_plugin.compat.kernels import replace_kernels
+from ascend_vllm_plugin.compat.qwen_warmup import skip_qwen_warmup
 from ascend_vllm_plugin.compat.state_copies import use_state_copies
 from ascend_vllm_plugin.eplb import start_balancing
 from ascend_vllm_plugin.npu.graphs import ACLGraphWrapper
@@ -30,6 +31,7 @@ class NPUModelRunner(GPUModelRunner):
         use_npu_streams()
         use_npu_graph_capture()
         replace_kernels()
+        skip_qwen_warmup()
         use_state_copies()
         allow_several_caches_per_layer()
         prepare_runner()

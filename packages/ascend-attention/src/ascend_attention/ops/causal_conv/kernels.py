@@ -19,7 +19,7 @@ from ascend_ops_core.tiling import block_of, next_power_of_two
 _CHUNK = 64
 # Bytes alive per channel besides tokens and states: four weights, four inputs, the sum, and the
 # inputs of the next token.
-_LIVE_BYTES = 52
+_LIVE_BYTES = 64
 _LEAST_BLOCK = 256
 
 
@@ -47,15 +47,20 @@ def owner_of_chunk(start_ptr, unit, requests, CHUNK: tl.constexpr):
 
 @triton.jit
 def _before(x, state, lanes, left, back, begin_of_chunk, first, has, x_stride, state_row_stride,
-            STATEFUL: tl.constexpr, TAPS: tl.constexpr):  # fmt: skip
+            SEARCHED: tl.constexpr, STATEFUL: tl.constexpr, TAPS: tl.constexpr):  # fmt: skip
     """The input ``back`` tokens before a chunk: of the request, of its slot, or zeros."""
     place = begin_of_chunk - back
-    from_x = tl.where(place >= 0, left, 0)
-    value = _row(x + as_int64(place) * x_stride, lanes, from_x)
-    if STATEFUL:
-        from_state = tl.where(place >= 0, 0, tl.where(has, left, 0))
+    if SEARCHED:
+        value = _row(x + as_int64(place) * x_stride, lanes, tl.where(place >= 0, left, 0))
+        if STATEFUL:
+            bound = tl.where(has & (place < 0), left, 0)
+            row = first + TAPS - 1 + place
+            value += _row(state + as_int64(row) * state_row_stride, lanes, bound)
+    elif STATEFUL:
         row = first + TAPS - 1 + place
-        value += _row(state + as_int64(row) * state_row_stride, lanes, from_state)
+        value = _row(state + as_int64(row) * state_row_stride, lanes, tl.where(has, left, 0))
+    else:
+        value = tl.zeros(lanes.shape, tl.float32)
     return value
 
 
@@ -121,7 +126,9 @@ def _conv_kernel(
                 chunk = unit - (begin // CHUNK + r)
             count = end - begin
             from_token = chunk * CHUNK
-            to_token = tl.where(SEARCHED and count > from_token + CHUNK, from_token + CHUNK, count)
+            to_token = count
+            if SEARCHED:
+                to_token = tl.where(count > from_token + CHUNK, from_token + CHUNK, count)
             slot = tl.where(real, 1, 0)
             has = slot > 0
             first = slot * 0
@@ -138,15 +145,16 @@ def _conv_kernel(
             if STATEFUL:
                 state = states_ptr + as_int64(slot) * state_stride + start
             if slot > 0 and to_token > from_token:
-                h3, h2 = w0 * 0.0, w0 * 0.0
+                # The oldest first: where all rows are kept, they are written in that order too.
+                h3 = _before(x, state, lanes, left, TAPS - 1, from_token, first, has, x_stride,
+                             state_row_stride, SEARCHED, STATEFUL, TAPS)  # fmt: skip
+                h2, h1 = h3, h3
                 if TAPS >= 4:
-                    h3 = _before(x, state, lanes, left, 3, from_token, first, has, x_stride,
-                                 state_row_stride, STATEFUL, TAPS)  # fmt: skip
-                if TAPS >= 3:
                     h2 = _before(x, state, lanes, left, 2, from_token, first, has, x_stride,
-                                 state_row_stride, STATEFUL, TAPS)  # fmt: skip
-                h1 = _before(x, state, lanes, left, 1, from_token, first, has, x_stride,
-                             state_row_stride, STATEFUL, TAPS)  # fmt: skip
+                                 state_row_stride, SEARCHED, STATEFUL, TAPS)  # fmt: skip
+                if TAPS >= 3:
+                    h1 = _before(x, state, lanes, left, 1, from_token, first, has, x_stride,
+                                 state_row_stride, SEARCHED, STATEFUL, TAPS)  # fmt: skip
                 if ALL_ROWS:
                     to = state + lanes
                     if TAPS >= 4:
@@ -174,22 +182,24 @@ def _conv_kernel(
                     if ALL_ROWS:
                         to = state + as_int64(t + TAPS - 2) * state_row_stride + lanes
                         tl.store(to, new.to(states_ptr.dtype.element_ty), mask=inside)
-                if STATEFUL and not ALL_ROWS and chunk == 0:
-                    if SEARCHED and count > CHUNK:
-                        last = x + as_int64(count) * x_stride
-                        h1 = _row(last - x_stride, lanes, left)
-                        if TAPS >= 3:
-                            h2 = _row(last - 2 * x_stride, lanes, left)
-                        if TAPS >= 4:
-                            h3 = _row(last - 3 * x_stride, lanes, left)
+                if STATEFUL and not ALL_ROWS:
                     to = state + lanes
-                    if TAPS >= 4:
-                        tl.store(to, h3.to(states_ptr.dtype.element_ty), mask=inside)
-                        to += state_row_stride
-                    if TAPS >= 3:
-                        tl.store(to, h2.to(states_ptr.dtype.element_ty), mask=inside)
-                        to += state_row_stride
-                    tl.store(to, h1.to(states_ptr.dtype.element_ty), mask=inside)
+                    if chunk == 0:
+                        if SEARCHED:
+                            last = x + as_int64(count) * x_stride
+                            if count > CHUNK:
+                                h1 = _row(last - x_stride, lanes, left)
+                                if TAPS >= 3:
+                                    h2 = _row(last - 2 * x_stride, lanes, left)
+                                if TAPS >= 4:
+                                    h3 = _row(last - 3 * x_stride, lanes, left)
+                        if TAPS >= 4:
+                            tl.store(to, h3.to(states_ptr.dtype.element_ty), mask=inside)
+                            to += state_row_stride
+                        if TAPS >= 3:
+                            tl.store(to, h2.to(states_ptr.dtype.element_ty), mask=inside)
+                            to += state_row_stride
+                        tl.store(to, h1.to(states_ptr.dtype.element_ty), mask=inside)
             if slot < 1:
                 nothing = tl.zeros((BLOCK,), out_ptr.dtype.element_ty)
                 for t in range(from_token, to_token):

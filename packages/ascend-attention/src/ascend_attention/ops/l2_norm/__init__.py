@@ -27,14 +27,14 @@ def l2_norm(
     Args:
         x: ``[..., D]`` float32, bfloat16 or float16; may have no rows.
         eps: added to the sum of squares.
-        scale: factor of the result, for queries ``D ** -0.5``.
+        scale: factor of the result, above 0; for queries ``D ** -0.5``.
         dtype: of the result, one of the same three; that of ``x`` by default.
 
     Returns:
         ``[..., D]``, contiguous; computed in float32 and rounded once.
 
     Raises:
-        InvalidInputError: no axis, or another dtype.
+        InvalidInputError: no axis, another dtype, or no positive scale.
 
     Source: Gated Delta Networks (Yang et al., 2024), section 3.4.
     """
@@ -46,6 +46,8 @@ def l2_norm(
         raise InvalidInputError(
             f"dtype={wanted}", "results are float32, bfloat16 or float16", "Choose one of them."
         )
+    if scale <= 0:
+        raise InvalidInputError(f"scale={scale}", "it is above 0", "Multiply by -1 elsewhere.")
     result: torch.Tensor = _L2_NORM(x, eps, scale, wanted)
     return result
 

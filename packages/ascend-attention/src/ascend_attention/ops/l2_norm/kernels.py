@@ -23,12 +23,14 @@ def _l2_norm_kernel(
     rows,
     row_stride,
     eps,
-    scale,
+    inverse,
     programs,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    SCALED: tl.constexpr,
 ):
+    """Rows divided by their length; ``inverse`` is that of the squared scale."""
     columns = tl.arange(0, BLOCK)
     inside = columns < WIDTH
     r = tl.arange(0, ROWS)
@@ -37,9 +39,12 @@ def _l2_norm_kernel(
         mask = (r < rows - first)[:, None] & inside[None, :]
         tile = x_ptr + first * row_stride + r[:, None] * row_stride + columns[None, :]
         x = tl.load(tile, mask=mask, other=0.0).to(tl.float32)
-        factor = scale / tl.sqrt(tl.sum(x * x, axis=1) + eps)
+        squares = tl.sum(x * x, axis=1) + eps
+        if SCALED:
+            squares = squares * inverse
         here = first * WIDTH + r[:, None] * WIDTH + columns[None, :]
-        tl.store(out_ptr + here, (x * factor[:, None]).to(out_ptr.dtype.element_ty), mask=mask)
+        y = x / tl.sqrt(squares)[:, None]
+        tl.store(out_ptr + here, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 def l2_norm(x: torch.Tensor, eps: float, scale: float, dtype: torch.dtype) -> torch.Tensor:
@@ -67,9 +72,9 @@ def l2_norm(x: torch.Tensor, eps: float, scale: float, dtype: torch.dtype) -> to
         "rows": rows.shape[0],
         "row_stride": rows.stride(0),
         "eps": eps,
-        "scale": scale,
+        "inverse": 1.0 / (scale * scale),
         "programs": programs,
     }
-    constants = {"WIDTH": width, "ROWS": taken, "BLOCK": padded}
+    constants = {"WIDTH": width, "ROWS": taken, "BLOCK": padded, "SCALED": scale != 1.0}
     launch(_l2_norm_kernel, programs, arguments, constants)
     return out

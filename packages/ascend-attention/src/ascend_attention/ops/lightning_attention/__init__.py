@@ -77,14 +77,15 @@ def lightning_attention(
         slopes: ``[H]`` float32, at least 0.
         query_start: ``[R + 1]`` int32 or int64, where the tokens of each request begin, then where
             those of the last end; a request may have none.
-        states: ``[S, H, D, E]`` float32 by slot; written. Left out, every request begins with
-            zeros and nothing is kept.
+        states: ``[S, H, D, E]`` of any float dtype by slot; written. Left out, every request begins
+            with zeros and nothing is kept.
         slots: ``[R]`` int32 or int64, all different; below 1 there is no request: its results are
             zeros, and no state is read or written.
         has_state: ``[R]`` bool, whether a request has a state; left out, all have.
 
     Returns:
-        ``[T, H, E]`` in the dtype of ``query``; zeros for padding. States are float32 throughout.
+        ``[T, H, E]`` in the dtype of ``query``; zeros for padding. States are float32 within a
+        step, and rounded to their dtype where they are written.
 
     Raises:
         InvalidInputError: another shape or dtype, slots without states or the reverse; nothing
@@ -135,7 +136,7 @@ def lightning_decode(
         value: ``[T, H, E]``.
         slopes: ``[H]`` float32.
         query_start: ``[R + 1]`` int32 or int64; no request has more than ``N`` tokens.
-        states: ``[S, H, D, E]`` float32 by slot; written.
+        states: ``[S, H, D, E]`` of any float dtype by slot; written.
         slots: ``[R, N]`` int32 or int64, slots of each request, all different; below 1 there is
             none: where the first one is, results are zeros and nothing is read or written, and
             where another is, the state behind that token is not kept.
@@ -184,7 +185,7 @@ def _check(
 
 
 def _check_states(states: torch.Tensor, query: torch.Tensor, value: torch.Tensor) -> None:
-    require_dtype("states", states, (torch.float32,))
+    require_dtype("states", states, FLOATS)
     require_shape("states", states, None, query.shape[1], query.shape[2], value.shape[2])
 
 

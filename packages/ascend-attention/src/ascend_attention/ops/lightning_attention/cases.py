@@ -36,11 +36,12 @@ def _ragged(
     padding: int = 0,
     gap: int = 0,
     index: torch.dtype = I32,
+    kept: torch.dtype = F32,
 ) -> tuple[Any, ...]:
     q, k, v = _projected(new, sum(counts) + padding, heads, widths, dtype, gap)
     states = None
     if slots is not None:
-        states = new.full(NAN, max(slots, default=0) + 2, heads, *widths)
+        states = new.full(NAN, max(slots, default=0) + 2, heads, *widths, dtype=kept)
         if new.device != "meta":
             for r, slot in enumerate(slots):
                 if slot > 0 and (has_state is None or has_state[r]):
@@ -69,9 +70,11 @@ def _steps(
     padding: int = 0,
     gap: int = 0,
     index: torch.dtype = I32,
+    kept: torch.dtype = F32,
 ) -> tuple[Any, ...]:
     q, k, v = _projected(new, sum(counts) + padding, heads, widths, dtype, gap)
-    states = new.full(NAN, max(itertools.chain(*slots), default=0) + 2, heads, *widths)
+    most = max(itertools.chain(*slots), default=0)
+    states = new.full(NAN, most + 2, heads, *widths, dtype=kept)
     if new.device != "meta":
         for r, mine in enumerate(slots):
             if mine[0] > 0:
@@ -145,7 +148,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
         Case(
             "bfloat16",
-            lambda new: _steps(new, [2, 2], 4, (64, 64), [[1, 2], [4, 3]], dtype=BF16),
+            lambda new: _steps(new, [2, 2], 4, (64, 64), [[1, 2], [4, 3]], dtype=BF16, kept=BF16),
             scale=16,
         ),
         Case(

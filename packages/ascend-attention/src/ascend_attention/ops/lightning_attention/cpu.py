@@ -17,10 +17,11 @@ _PARALLEL_FROM = 1 << 15
 def supports(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, states: torch.Tensor
 ) -> bool:
-    """float32 or bfloat16; states without gaps inside."""
+    """float32 or bfloat16; float32 states without gaps inside."""
     return (
         query.dtype in _DTYPES
         and value.numel() > 0
+        and states.dtype == torch.float32
         and states.numel() > 0
         and states[0].is_contiguous()
     )

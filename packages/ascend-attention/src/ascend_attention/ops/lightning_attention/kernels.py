@@ -128,7 +128,8 @@ def _states_kernel(
             held = slot > 0
             if GIVEN:
                 held = held & (tl.load(has_ptr + r) > 0)
-            state = tl.load(at + lanes, mask=lanes < tl.where(held, SIZE - here, 0), other=0.0)
+            room = tl.where(held, SIZE - here, 0)
+            state = tl.load(at + lanes, mask=lanes < room, other=0.0).to(tl.float32)
         if (slot > 0) & (count > 0):
             chunks = (count + CHUNK - 1) // CHUNK
             first = begin // CHUNK + r
@@ -140,7 +141,7 @@ def _states_kernel(
                 left = tl.where(left > CHUNK, CHUNK, left).to(tl.float32)
                 state = state * tl.exp(left * slope * -1.0) + added
             if STATEFUL:
-                tl.store(at + lanes, state, mask=inside)
+                tl.store(at + lanes, state.to(states_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -240,12 +241,15 @@ def _decode_kernel(
     COLUMNS: tl.constexpr,
     DRAFTED: tl.constexpr,
 ):
-    d, e = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    mask = (d < WIDTH)[:, None] & (e < INNER)[None, :]
-    tile = d[:, None] * INNER + e[None, :]
+    parts: tl.constexpr = (INNER + COLUMNS - 1) // COLUMNS
+    d = tl.arange(0, ROWS)
     for part in range(tl.program_id(0), programs, tl.num_programs(0)):
-        r = part // HEADS
-        head = part - r * HEADS
+        pair = part // parts
+        e = (part - pair * parts) * COLUMNS + tl.arange(0, COLUMNS)
+        mask = (d < WIDTH)[:, None] & (e < INNER)[None, :]
+        tile = d[:, None] * INNER + e[None, :]
+        r = pair // HEADS
+        head = pair - r * HEADS
         real = r < requests
         row = tl.where(real, r, 0)
         begin = tl.load(start_ptr + r).to(tl.int32)
@@ -260,6 +264,7 @@ def _decode_kernel(
             decay = tl.exp(tl.load(slopes_ptr + head) * -1.0)
             states = states_ptr + head * (WIDTH * INNER)
             state = tl.load(states + as_int64(slot) * state_stride + tile, mask=mask, other=0.0)
+            state = state.to(tl.float32)
             for t in range(begin, end):
                 k = key_ptr + as_int64(t) * key_stride + head * key_head_stride
                 k = tl.load(k + d, mask=d < WIDTH, other=0.0).to(tl.float32)
@@ -273,7 +278,8 @@ def _decode_kernel(
                 tl.store(to, total.to(out_ptr.dtype.element_ty), mask=e < INNER)
                 slot = tl.load(slots + t - begin).to(tl.int32)
                 if slot > 0:
-                    tl.store(states + as_int64(slot) * state_stride + tile, state, mask=mask)
+                    kept = states + as_int64(slot) * state_stride + tile
+                    tl.store(kept, state.to(states_ptr.dtype.element_ty), mask=mask)
         else:
             nothing = tl.zeros((COLUMNS,), out_ptr.dtype.element_ty)
             for t in range(begin, end):
@@ -393,8 +399,12 @@ def lightning_decode(
     tokens, heads, width = query.shape
     inner, requests = value.shape[2], query_start.shape[0] - 1
     out = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    rows = next_power_of_two(width)
+    # What is alive of a state: itself, what is added, and its product with the query.
+    values = block_of(current_facts(), streamed=4, local=8, maximum=rows * next_power_of_two(inner))
+    columns = max(1, values // rows)
     # Padding behind the last request is one request more, of which nothing is read.
-    programs = (requests + 1) * heads if tokens else 0
+    programs = (requests + 1) * heads * -(-inner // columns) if tokens else 0
     arguments = {
         "query_ptr": query,
         "key_ptr": key,
@@ -421,8 +431,8 @@ def lightning_decode(
         "HEADS": heads,
         "WIDTH": width,
         "INNER": inner,
-        "ROWS": next_power_of_two(width),
-        "COLUMNS": next_power_of_two(inner),
+        "ROWS": rows,
+        "COLUMNS": columns,
         "DRAFTED": accepted is not None,
     }
     launch(_decode_kernel, programs, arguments, constants)

@@ -33,7 +33,7 @@ def lightning_attention(
             continue
         state = query.new_zeros(query.shape[1], query.shape[2], value.shape[2], dtype=torch.float32)
         if states is not None and held[r]:
-            state = states[number]
+            state = states[number].float()
         for begin in range(first, last, _CHUNK):
             part = slice(begin, min(begin + _CHUNK, last))
             q, k, v = (x[part].float().transpose(0, 1) for x in (query, key, value))
@@ -44,5 +44,5 @@ def lightning_attention(
             rest = torch.exp(-slopes.unsqueeze(1) * (n - 1 - place[:n])).unsqueeze(2)
             state = state * decay[:, n - 1 : n] + (k * rest).transpose(1, 2) @ v
         if states is not None:
-            states[number] = state
+            states[number] = state.to(states.dtype)
     return out

@@ -30,7 +30,7 @@ def lightning_attention(
     else:
         used = slots > 0
         held = used if has_state is None else used & has_state
-        start = torch.where(_wide(held, 3), states[slots.long().clamp(min=0)], 0.0)
+        start = torch.where(_wide(held, 3), states[slots.long().clamp(min=0)].float(), 0.0)
     real = (owner < requests) & used[owner.clamp(max=requests - 1)]
     mine = owner.clamp(max=requests - 1)
     q, k, v = (_rows(x, real) for x in (query, key, value))
@@ -48,6 +48,7 @@ def lightning_attention(
         added = torch.einsum("rt,htd,hte->rhde", share.float(), rows, v)
         after = start * torch.exp(-slopes * count.unsqueeze(1)).view(requests, -1, 1, 1) + added
         slot = torch.where(used, slots, 0).long()
+        after = after.to(states.dtype)
         states[slot] = torch.where(_wide(used & (count > 0), 3), after, states[slot])
     total = torch.where(_wide(real, 2), (within + before).transpose(0, 1), 0.0)
     return total.to(value.dtype)
@@ -73,7 +74,7 @@ def lightning_decode(
     column = torch.zeros_like(slots[:, 0]) if accepted is None else accepted - 1
     column = torch.where(used, column, 0).long()
     slot = slots.gather(1, column.unsqueeze(1))[:, 0].long()
-    state = states[torch.where(used, slot, 0)]
+    state = states[torch.where(used, slot, 0)].float()
     decay = torch.exp(-slopes).view(-1, 1, 1)
     last = query.shape[0] - 1
     for j in range(columns):
@@ -87,7 +88,7 @@ def lightning_decode(
         out[token] = torch.where(_wide(taken, 2), read, out[token])
         kept = taken & (slots[:, j] > 0)
         to = torch.where(kept, slots[:, j], 0).long()
-        states[to] = torch.where(_wide(kept, 3), state, states[to])
+        states[to] = torch.where(_wide(kept, 3), state.to(states.dtype), states[to])
     return out
 
 

@@ -23,7 +23,12 @@ LEAST_LOWER_BOUND = -5.0
 
 
 def gdn_gates(
-    a: torch.Tensor, b: torch.Tensor, a_log: torch.Tensor, dt_bias: torch.Tensor
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    *,
+    beta_dtype: torch.dtype = torch.float32,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gates of Gated DeltaNet: ``g = -exp(a_log) * softplus(a + dt_bias)``, ``beta = sigmoid(b)``.
 
@@ -34,9 +39,10 @@ def gdn_gates(
         b: as ``a``.
         a_log: ``[H]`` of any float dtype.
         dt_bias: ``[H]`` of any float dtype.
+        beta_dtype: of ``beta``, rounded once.
 
     Returns:
-        ``g`` and ``beta``, ``[T, H]`` float32 each.
+        ``g``, ``[T, H]`` float32, and ``beta``, ``[T, H]``.
 
     Raises:
         InvalidInputError: another shape or dtype.
@@ -50,7 +56,11 @@ def gdn_gates(
     for name, value in (("a_log", a_log), ("dt_bias", dt_bias)):
         require_dtype(name, value, FLOATS)
         require_shape(name, value, a.shape[1])
-    result: tuple[torch.Tensor, torch.Tensor] = _GDN_GATES(a, b, a_log, dt_bias)
+    if beta_dtype not in FLOATS:
+        raise InvalidInputError(
+            f"beta_dtype={beta_dtype}", "it is float32, bfloat16 or float16", "Choose one of them."
+        )
+    result: tuple[torch.Tensor, torch.Tensor] = _GDN_GATES(a, b, a_log, dt_bias, beta_dtype)
     return result
 
 
@@ -103,22 +113,33 @@ def kda_gates(
 
 
 def _gdn_cpu(
-    a: torch.Tensor, b: torch.Tensor, a_log: torch.Tensor, dt_bias: torch.Tensor
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    beta_dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     kernels = _cpu.usable(a, b, a_log, dt_bias)
     run = reference.gdn_gates
-    if kernels is not None and kernels.supports(a, b):
+    if kernels is not None and kernels.supports(a, b, beta_dtype):
         run = kernels.gdn_gates
-    return run(a, b, a_log, dt_bias)
+    return run(a, b, a_log, dt_bias, beta_dtype)
 
 
-def _fake_gates(a: torch.Tensor, b: torch.Tensor, *rest: object) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.empty(x.shape, dtype=torch.float32, device=x.device) for x in (a, b))
+def _fake_gates(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    beta_dtype: torch.dtype = torch.float32,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return a.new_empty(a.shape, dtype=torch.float32), b.new_empty(b.shape, dtype=beta_dtype)
 
 
 _GDN_GATES = declare(
     __name__,
-    "gdn_gates(Tensor a, Tensor b, Tensor a_log, Tensor dt_bias) -> (Tensor, Tensor)",
+    "gdn_gates(Tensor a, Tensor b, Tensor a_log, Tensor dt_bias, ScalarType beta_dtype) "
+    "-> (Tensor, Tensor)",
     npu=("triton", "torch"),
     fake=_fake_gates,
     cpu=_gdn_cpu,
@@ -129,5 +150,5 @@ _KDA_GATES = declare(
     "kda_gates(Tensor f, Tensor b, Tensor a_log, Tensor dt_bias, float? lower_bound) "
     "-> (Tensor, Tensor)",
     npu=("triton", "torch"),
-    fake=_fake_gates,
+    fake=lambda f, b, a_log, dt_bias, lower_bound: _fake_gates(f, b, a_log, dt_bias),
 )

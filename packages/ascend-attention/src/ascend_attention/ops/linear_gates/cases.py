@@ -18,6 +18,7 @@ def _gdn(
     parameters: torch.dtype = F32,
     scale: float = 3.0,
     gap: int = 0,
+    beta: torch.dtype = F32,
 ) -> tuple[Any, ...]:
     mixed = new.randn(2, tokens, heads + gap, dtype=dtype, scale=scale)[..., :heads]
     return (
@@ -25,6 +26,7 @@ def _gdn(
         mixed[1],
         new.rand(heads, dtype=parameters),
         new.randn(heads, dtype=parameters),
+        beta,
     )
 
 
@@ -53,7 +55,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("no_tokens", lambda new: _gdn(new, 0, 4)),
         Case("one", lambda new: _gdn(new, 1, 1)),
         Case("odd", lambda new: _gdn(new, 67, 5), scale=10),
-        Case("strided", lambda new: _gdn(new, 9, 33, BF16, BF16, gap=3), scale=10),
+        Case("strided", lambda new: _gdn(new, 9, 33, BF16, BF16, gap=3, beta=BF16), scale=10),
         # Beyond 20 the softplus is the identity, and far below 0 it vanishes.
         Case("extreme", lambda new: _gdn(new, 40, 8, F16, F32, 40.0), scale=100),
         Case("qwen3_next", lambda new: _gdn(new, 4096, 32, BF16), large=True),

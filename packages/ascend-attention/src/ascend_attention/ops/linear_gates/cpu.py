@@ -14,10 +14,11 @@ _DTYPES = (torch.float32, torch.bfloat16)
 _MOST_VALUES = 1 << 11
 
 
-def supports(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """A few contiguous values of float32 or bfloat16."""
+def supports(a: torch.Tensor, b: torch.Tensor, beta_dtype: torch.dtype) -> bool:
+    """A few contiguous values of float32 or bfloat16, with results in float32."""
     return (
-        0 < a.numel() <= _MOST_VALUES
+        beta_dtype == torch.float32
+        and 0 < a.numel() <= _MOST_VALUES
         and a.dtype in _DTYPES
         and b.dtype == a.dtype
         and a.is_contiguous()
@@ -26,7 +27,11 @@ def supports(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def gdn_gates(
-    a: torch.Tensor, b: torch.Tensor, a_log: torch.Tensor, dt_bias: torch.Tensor
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    beta_dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`ascend_attention.ops.linear_gates.gdn_gates`."""
     decay, beta = torch.empty(a.shape), torch.empty(a.shape)

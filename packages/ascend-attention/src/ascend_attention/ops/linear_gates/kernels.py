@@ -16,9 +16,8 @@ _LIVE_BYTES = 20
 
 @triton.jit
 def _softplus(x):
-    """``log(1 + exp(x))``; with the larger part taken out no exponential overflows."""
-    small = tl.log(1.0 + tl.exp(tl.where(x > 0.0, x * -1.0, x)))
-    return tl.where(x > 0.0, x, 0.0) + small
+    """``log(1 + exp(x))``, and ``x`` above 20, where the exponential may overflow."""
+    return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(x)))
 
 
 @triton.jit
@@ -46,12 +45,13 @@ def _gdn_kernel(
         first = as_int64(unit) * ROWS
         mask = (r < tokens - first)[:, None] & inside[None, :]
         here = first * HEADS + r[:, None] * HEADS + columns[None, :]
+        # What lies beyond is computed with whatever is there, and not stored.
         a = a_ptr + first * a_stride + r[:, None] * a_stride + columns[None, :]
-        x = tl.load(a, mask=mask, other=0.0).to(tl.float32) + bias[None, :]
+        x = tl.load(a, mask=mask).to(tl.float32) + bias[None, :]
         tl.store(decay_ptr + here, _softplus(x) * rate[None, :], mask=mask)
         b = b_ptr + first * b_stride + r[:, None] * b_stride + columns[None, :]
-        y = 1.0 / sigmoid_divisor(tl.load(b, mask=mask, other=0.0).to(tl.float32))
-        tl.store(beta_ptr + here, y, mask=mask)
+        y = 1.0 / sigmoid_divisor(tl.load(b, mask=mask).to(tl.float32))
+        tl.store(beta_ptr + here, y.to(beta_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -71,7 +71,7 @@ def _sigmoid_kernel(
         first = as_int64(unit) * ROWS
         mask = (r < rows - first)[:, None] & (columns < WIDTH)[None, :]
         tile = x_ptr + first * row_stride + r[:, None] * row_stride + columns[None, :]
-        x = tl.load(tile, mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(tile, mask=mask).to(tl.float32)
         here = first * WIDTH + r[:, None] * WIDTH + columns[None, :]
         tl.store(out_ptr + here, 1.0 / sigmoid_divisor(x), mask=mask)
 
@@ -100,31 +100,35 @@ def _kda_kernel(
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         head = unit // tiles
         first = as_int64(unit - head * tiles) * ROWS
-        rate = tl.exp(tl.load(rate_ptr + head).to(tl.float32))
+        rate = tl.load(rate_ptr + head)
         bias = tl.load(bias_ptr + head * WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
         real = r < tokens - first
         mask = real[:, None] & inside[None, :]
         f = f_ptr + first * f_stride + head * f_head_stride
         f = f + r[:, None] * f_stride + columns[None, :]
-        x = tl.load(f, mask=mask, other=0.0).to(tl.float32) + bias[None, :]
+        x = tl.load(f, mask=mask).to(tl.float32) + bias[None, :]
         decay = bound / sigmoid_divisor(x * rate) if BOUNDED else _softplus(x) * (rate * -1.0)
         to = decay_ptr + first * (HEADS * WIDTH) + head * WIDTH
         tl.store(to + r[:, None] * (HEADS * WIDTH) + columns[None, :], decay, mask=mask)
 
 
 def gdn_gates(
-    a: torch.Tensor, b: torch.Tensor, a_log: torch.Tensor, dt_bias: torch.Tensor
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    beta_dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`ascend_attention.ops.linear_gates.gdn_gates`."""
     tokens, heads = a.shape
     decay = torch.empty(a.shape, dtype=torch.float32, device=a.device)
-    beta = torch.empty_like(decay)
+    beta = torch.empty(b.shape, dtype=beta_dtype, device=b.device)
     a, b = _rows(a), _rows(b)
     padded = next_power_of_two(heads)
     taken = tile_rows(
         current_facts(),
         padded,
-        streamed=a.element_size() + b.element_size() + 8,
+        streamed=a.element_size() + b.element_size() + beta.element_size() + 4,
         local=_LIVE_BYTES,
         maximum=next_power_of_two(tokens),
     )
@@ -167,7 +171,8 @@ def kda_gates(
     tiles = -(-tokens // taken)
     arguments = {
         "f_ptr": f,
-        "rate_ptr": a_log.contiguous(),
+        # A few values, whose exponential in the kernel would be an operation for each tile.
+        "rate_ptr": a_log.float().exp(),
         "bias_ptr": dt_bias.contiguous(),
         "decay_ptr": decay,
         "tokens": tokens,

@@ -16,6 +16,7 @@ def supports_gdn_gates_triton(
     b: torch.Tensor,
     a_log: torch.Tensor,
     dt_bias: torch.Tensor,
+    beta_dtype: torch.dtype,
 ) -> Support:
     """As many heads as a tile takes."""
     return first_refusal(

@@ -7,11 +7,15 @@ from torch.nn import functional as F
 
 
 def gdn_gates(
-    a: torch.Tensor, b: torch.Tensor, a_log: torch.Tensor, dt_bias: torch.Tensor
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    beta_dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`ascend_attention.ops.linear_gates.gdn_gates`."""
     decay = -a_log.float().exp() * F.softplus(a.float() + dt_bias.float())
-    return decay, b.float().sigmoid()
+    return decay, b.float().sigmoid().to(beta_dtype)
 
 
 def kda_gates(

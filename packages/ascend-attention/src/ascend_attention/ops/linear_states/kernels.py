@@ -10,7 +10,7 @@ from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
 from ascend_ops_core.tiling import block_of, next_power_of_two
 
-_BLOCK_BYTES = 16384
+_BLOCK_BYTES = 32768
 """Moved at once, at most: enough for a transfer's speed, and little is moved in vain."""
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

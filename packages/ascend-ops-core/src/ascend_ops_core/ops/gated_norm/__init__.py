@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from ascend_ops_core.cpu_kernels import CpuKernels
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.ops.gated_norm import reference
 from ascend_ops_core.ops.norm import check_vectors
 from ascend_ops_core.registry import declare
+
+_cpu = CpuKernels("ascend_ops_core.ops.gated_norm.cpu")
 
 __all__ = ["ACTIVATIONS", "layer_norm_gated", "rms_norm_gated"]
 
@@ -104,6 +108,23 @@ def _checked(
     return size
 
 
+def _rms_norm_gated_cpu(
+    x: torch.Tensor,
+    gate: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    group_size: int,
+    norm_before_gate: bool,
+    activation: str,
+) -> torch.Tensor:
+    kernels = _cpu.usable(x, gate, weight, bias)
+    run = reference.rms_norm_gated
+    if kernels is not None and kernels.supports(x, gate, weight, bias):
+        run = kernels.rms_norm_gated
+    return run(x, gate, weight, bias, eps, group_size, norm_before_gate, activation)
+
+
 _ARGUMENTS = (
     "(Tensor x, Tensor? gate, Tensor? weight, Tensor? bias, float eps, int group_size,"
     " bool norm_before_gate, str activation) -> Tensor"
@@ -114,6 +135,7 @@ _RMS_NORM_GATED = declare(
     f"rms_norm_gated{_ARGUMENTS}",
     npu=("triton",),
     fake=lambda x, *rest: torch.empty(x.shape, dtype=x.dtype, device=x.device),
+    cpu=_rms_norm_gated_cpu,
 )
 
 _LAYER_NORM_GATED = declare(

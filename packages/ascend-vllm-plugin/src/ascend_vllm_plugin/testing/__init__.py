@@ -1,0 +1,15 @@
+"""Tiny checkpoints of models that vLLM itself brings, and transformers as their reference."""
+
+from ascend_vllm_plugin.testing.qwen3_next import (
+    QWEN3_NEXT_SPECS,
+    Qwen3NextOracle,
+    TinyQwen3NextSpec,
+    write_qwen3_next_checkpoint,
+)
+
+__all__ = [
+    "QWEN3_NEXT_SPECS",
+    "Qwen3NextOracle",
+    "TinyQwen3NextSpec",
+    "write_qwen3_next_checkpoint",
+]
