@@ -10,6 +10,7 @@ from ascend_models_kimi.testing import (
     KimiLinearOracle,
     write_kimi_linear_checkpoint,
 )
+from ascend_ops_core.testing.forked_programs import ForkedPrograms
 from ascend_ops_core.testing.language_models import FLOAT32_LOGITS_ATOL
 
 from .test_processes import COUNT, run
@@ -17,7 +18,7 @@ from .test_processes import COUNT, run
 pytestmark = pytest.mark.serve
 
 
-def test_two_ranks_with_chunks_and_prefixes(tmp_path: Path) -> None:
+def test_two_ranks_with_chunks_and_prefixes(programs: ForkedPrograms, tmp_path: Path) -> None:
     folder = write_kimi_linear_checkpoint(KIMI_LINEAR_SPECS["kimi_linear"], tmp_path / "checkpoint")
     settings = {
         "tensor_parallel_size": 2,
@@ -27,7 +28,7 @@ def test_two_ranks_with_chunks_and_prefixes(tmp_path: Path) -> None:
     oracle = KimiLinearOracle(folder)
     prompts = [oracle.clear_prompt(length, COUNT, seed=length) for length in (1, 63, 130, 200)]
     for prompt, (tokens, logits) in zip(
-        prompts, run(folder, settings, prompts, tmp_path), strict=True
+        prompts, run(programs, folder, settings, prompts, tmp_path), strict=True
     ):
         expected = oracle.picked_logits(prompt, tokens)
         assert len(tokens) == COUNT
