@@ -107,8 +107,13 @@ def acceptance(target: Any, draft_folder: Path, stories: Iterator[list[int]]) ->
     rounds, accepted = 0, [0] * DRAFTS
     for _ in range(12):
         prompt = next(stories)[:48]
+        ids = torch.tensor([prompt])
         said = target.generate(
-            torch.tensor([prompt]), max_new_tokens=64, do_sample=False, eos_token_id=None
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=64,
+            do_sample=False,
+            eos_token_id=None,
         )[0, len(prompt) :]
         one = oracle.speculate(prompt, said.tolist(), DRAFTS)
         rounds += one.rounds

@@ -93,7 +93,7 @@ def test_every_parameter_is_filled(tmp_path: Path) -> None:
 def test_own_embedding_head_confidence_and_mask_row(tmp_path: Path) -> None:
     torch.save({"embedding": torch.arange(4.0)}, tmp_path / "mask_embedding.pt")
     draft = Draft(tmp_path, draft_vocab_size=3)
-    load_draft(
+    filled = load_draft(
         draft,
         checkpoint(
             embed_tokens__weight=torch.ones(VOCABULARY, WIDTH),
@@ -109,6 +109,7 @@ def test_own_embedding_head_confidence_and_mask_row(tmp_path: Path) -> None:
     assert draft.draft_to_target.tolist() == [1, 2, 5]
     assert draft.confidence_head is not None
     assert draft.model.mask_embedding.tolist() == [0, 1, 2, 3]
+    assert filled == dict(draft.named_parameters()).keys(), "vLLM asks for every one"
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,9 @@ def load_draft(draft: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> set[s
     if confidence:
         draft.confidence_head = _confidence_head(draft, confidence)
     _read_mask_embedding(draft)
-    return filled
+    # Whoever loads a model asks for every parameter that it has in the end.
+    late = {"confidence_head.weight", "confidence_head.bias", "model.mask_embedding"}
+    return filled | (late & dict(draft.named_parameters()).keys())
 
 
 def _place(name: str) -> tuple[str, Any]:
