@@ -32,7 +32,7 @@ REPORTS = ROOT / ".cache" / "reports"
 WORKERS = 2
 WHEELS = "wheels"
 # Engines also come first because everything after them finds what they have compiled.
-LONGEST_FIRST = ("engine", "engine-npu", WHEELS, "interpreter", "serve", "sim", "compile", "lint")
+LONGEST_FIRST = ("engine", "engine-npu", WHEELS, "serve", "interpreter", "sim", "compile", "lint")
 
 
 @dataclass(frozen=True)

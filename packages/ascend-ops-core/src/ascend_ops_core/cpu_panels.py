@@ -16,6 +16,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import FASTMATH, widen
 from ascend_ops_core.cpu_stream import load_wide
 
@@ -238,7 +239,7 @@ def _pack(rows, places, first, last, begin, end, held, out, start):  # type: ign
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def pack_tile(x, places, first, count, held, out, start):  # type: ignore[no-untyped-def]
+def _pack_tile(x, places, first, count, held, out, start):  # type: ignore[no-untyped-def]
     """Pack ``x[places[first : first + count]]`` as a tile, whose other tokens repeat the last one.
 
     Args:
@@ -253,8 +254,11 @@ def pack_tile(x, places, first, count, held, out, start):  # type: ignore[no-unt
     _pack(x, places, first, first + count - 1, 0, x.shape[1], held, out, start)
 
 
+pack_tile = apart(_pack_tile)
+
+
 @njit(fastmath=FASTMATH, cache=True)
-def pack_panel(w, first, count, begin, end, numbers, out):  # type: ignore[no-untyped-def]
+def _pack_panel(w, first, count, begin, end, numbers, out):  # type: ignore[no-untyped-def]
     """Pack ``w[first : first + count, begin : end]`` as a panel, whose other rows repeat the last.
 
     Args:
@@ -273,6 +277,9 @@ def pack_panel(w, first, count, begin, end, numbers, out):  # type: ignore[no-un
         _pack(w, numbers, offset, held - 1, begin, end, held, out, offset)
 
 
+pack_panel = apart(_pack_panel)
+
+
 @njit(cache=True)
 def fetched_ahead(tile, w, row, rows):  # type: ignore[no-untyped-def]
     """First element of ``w [N, K]`` that the product of a tile fetches.
@@ -289,7 +296,7 @@ def fetched_ahead(tile, w, row, rows):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def add_product(tiles, tile, panel, columns, out, at, w, soon):  # type: ignore[no-untyped-def]
+def _add_product(tiles, tile, panel, columns, out, at, w, soon):  # type: ignore[no-untyped-def]
     """Add a tile times a panel to ``out[at:]``, where the rows of a token lie together.
 
     Args:
@@ -305,8 +312,11 @@ def add_product(tiles, tile, panel, columns, out, at, w, soon):  # type: ignore[
     _add_tokens(tiles, tile, panel, 0, panel_rows(), columns, out, at, w, soon)
 
 
+add_product = apart(_add_product)
+
+
 @njit(fastmath=FASTMATH, cache=True)
-def add_heads(tiles, tile, panel, begin, stride, columns, out, at):  # type: ignore[no-untyped-def]
+def _add_to_heads(tiles, tile, panel, begin, stride, columns, out, at):  # type: ignore[no-untyped-def]
     """Add a tile of :func:`panel_heads` heads times a panel to ``out[at:]``.
 
     Args:
@@ -320,3 +330,6 @@ def add_heads(tiles, tile, panel, begin, stride, columns, out, at):  # type: ign
         at: where the result goes.
     """
     _add_heads(tiles, tile, panel, begin, stride, columns, out, at, panel, begin)
+
+
+add_heads = apart(_add_to_heads)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import FASTMATH, narrow, widen
 from ascend_ops_core.cpu_stream import streamed_dot
 
@@ -57,7 +58,7 @@ def _four_by_two(x0, x1, x2, x3, w0, w1):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def product(x, t0, t1, w, first, last, out, column):  # type: ignore[no-untyped-def]
+def _product(x, t0, t1, w, first, last, out, column):  # type: ignore[no-untyped-def]
     """Some weight rows times some tokens.
 
     ``out[t - t0, column + n - first] = x[t] . w[n]`` for ``t`` in ``[t0, t1)`` and ``n`` in
@@ -114,6 +115,9 @@ def product(x, t0, t1, w, first, last, out, column):  # type: ignore[no-untyped-
     if n < last:
         for t in range(t0, t1):
             out[t - t0, shift + n] = narrow(out, streamed_dot(x[t], w[n]))
+
+
+product = apart(_product)
 
 
 @njit(fastmath=FASTMATH, cache=True)

@@ -17,6 +17,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import FASTMATH
 
 TILE_TOKENS = 6
@@ -347,6 +348,9 @@ def tile_product(x, places, t, count, w, first, last, ahead, out, column):  # ty
         c += 1
 
 
+_tile_product = apart(tile_product)
+
+
 @njit(fastmath=FASTMATH, cache=True)
 def tiled_product(x, t0, t1, w, first, last, out, column):  # type: ignore[no-untyped-def]
     """``out[t - t0, column + n - first] = x[t, :K] . w[n]`` for ``t`` in ``[t0, t1)``.
@@ -361,6 +365,6 @@ def tiled_product(x, t0, t1, w, first, last, out, column):  # type: ignore[no-un
     while t < tokens:
         after = tile_bound(tile + 1, tokens)
         ahead = rows_ahead(first) if t == 0 else lines_ahead(tile, w, first, last - first)
-        tile_product(x, places, t, after - t, w, first, last, ahead, out[t:after], column)
+        _tile_product(x, places, t, after - t, w, first, last, ahead, out[t:after], column)
         t = after
         tile += 1

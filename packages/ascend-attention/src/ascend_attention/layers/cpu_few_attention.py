@@ -7,6 +7,7 @@ width, R requests, nb blocks of a request.
 from __future__ import annotations
 
 import numpy as np
+from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import FASTMATH, narrow, widen
 from numba import njit, prange
 
@@ -57,6 +58,9 @@ def _attend_part(  # type: ignore[no-untyped-def]
             out[h, d] = narrow(out, acc[d])
 
 
+_attend_heads = apart(_attend_part)
+
+
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def _attend(  # type: ignore[no-untyped-def]
     query, sinks, scale, out, win, win_ob, win_or, win_block, win_offset,
@@ -70,7 +74,7 @@ def _attend(  # type: ignore[no-untyped-def]
         n = _starts(win_block, win_offset, win_ob, win_or, t, first)
         second = np.empty(more_block.shape[1], dtype=np.int64)
         m = _starts(more_block, more_offset, more_ob, more_or, t, second)
-        _attend_part(
+        _attend_heads(
             query[t], sinks, scale, out[t], task - t * parts, parts, win, first, n, more, second, m
         )
 
@@ -94,6 +98,9 @@ def _choose(scores, seen, top_k, chosen):  # type: ignore[no-untyped-def]
             chosen[0] = s
             sift(best, chosen, 0, top_k)
     return top_k
+
+
+_choose_best = apart(_choose)
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
@@ -131,7 +138,7 @@ def _select_and_attend(  # type: ignore[no-untyped-def]
     starts = np.empty((tokens, top_k), dtype=np.int64)
     counts = np.empty(tokens, dtype=np.int64)
     for t in range(tokens):
-        counts[t] = _choose(scores[t], max(visible[t], 0), top_k, starts[t])
+        counts[t] = _choose_best(scores[t], max(visible[t], 0), top_k, starts[t])
         for i in range(counts[t]):
             entry = starts[t, i]
             column = entry // more_rows
@@ -143,10 +150,13 @@ def _select_and_attend(  # type: ignore[no-untyped-def]
         t = task // parts
         first = np.empty(win_block.shape[1], dtype=np.int64)
         n = _starts(win_block, win_offset, win_ob, win_or, t, first)
-        _attend_part(
+        _attend_heads(
             query[t], sinks, scale, out[t], task - t * parts, parts, win, first, n,
             more, starts[t], counts[t],
         )  # fmt: skip
+
+
+_attend_to_selected, _attend_to_all = apart(_select_and_attend), apart(_attend)
 
 
 @njit(cache=True)
@@ -175,14 +185,14 @@ def attend_few_tokens(  # type: ignore[no-untyped-def]
     """
     if top_k > 0:
         key_table, entry_table, request, visible = selection
-        _select_and_attend(
+        _attend_to_selected(
             query, sinks, scale, out, window[0], window[1], window[2], window_rows[0],
             window_rows[1], entries[0], entries[1], entries[2], entries[4], entry_table,
             index_query, index_weights, keys[0], keys[1], keys[2], keys[4], key_table, request,
             visible, top_k,
         )  # fmt: skip
     else:
-        _attend(
+        _attend_to_all(
             query, sinks, scale, out, window[0], window[1], window[2], window_rows[0],
             window_rows[1], entries[0], entries[1], entries[2], entry_rows[0], entry_rows[1],
         )  # fmt: skip

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import as_numpy
 from numba import njit
 
@@ -42,6 +43,8 @@ __all__ = [
 
 MOST_TOKENS = 16
 """With more tokens the products are GEMMs, which the chain of operators uses."""
+
+_write, _attend = apart(write_few), apart(attend_few_tokens)
 
 
 class LayerArrays(NamedTuple):
@@ -162,12 +165,12 @@ def attention_step(hidden, latent, query, kv, cos, sin, layer, step, scratch, ou
     sinks, scale, window, own, other, index, top_k = layer
     position, window_rows, own_rows, other_rows, seen, entry_rows, selection = step
     index_query, index_weights = scratch
-    if not write_few(
+    if not _write(
         hidden, latent, kv, position, cos, sin, window, window_rows, own, own_rows, other,
         other_rows, index, index_query, index_weights,
     ):  # fmt: skip
         return False
-    attend_few_tokens(
+    _attend(
         query, sinks, scale, out, window, seen, own[7], entry_rows, top_k, index_query,
         index_weights, other[7], selection,
     )  # fmt: skip

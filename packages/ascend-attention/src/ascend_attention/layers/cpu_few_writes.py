@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, narrow, widen
 from ascend_ops_core.cpu_products import ROWS_PER_TASK, product, widen_rows
 from numba import njit, prange
@@ -206,6 +207,9 @@ def _finish(states, rows):  # type: ignore[no-untyped-def]
         _store(entries, to_block[n : n + 1], to_offset[n : n + 1], out)
 
 
+_project_all, _finish_entries = apart(_projections), apart(_finish)
+
+
 @njit(cache=True)
 def write_few(  # type: ignore[no-untyped-def]
     hidden, latent, kv, position, cos, sin, window, window_rows, own, own_rows, other, other_rows,
@@ -246,12 +250,12 @@ def write_few(  # type: ignore[no-untyped-def]
         return True
     made0 = np.empty((tokens, w0.shape[0]), dtype=np.float32)
     made1 = np.empty((tokens, w1.shape[0]), dtype=np.float32)
-    _projections(
+    _project_all(
         hidden, latent, position, cos, sin, w0, own[1], made0, w1, other[1], made1,
         index[0], index[1], index[2], query, weights,
     )  # fmt: skip
     _store(own[6], own_rows[0], own_rows[1], made0)
     _store(other[6], other_rows[0], other_rows[1], made1)
-    _finish(own, own_rows)
-    _finish(other, other_rows)
+    _finish_entries(own, own_rows)
+    _finish_entries(other, other_rows)
     return True

@@ -13,6 +13,7 @@ from ascend_attention.layers.cpu_few_tokens import attention_step, plain
 from ascend_attention.ops.mla.cpu import epilogue_few, prologue_few
 from ascend_fused_moe.ops.experts.cpu import experts_few
 from ascend_fused_moe.ops.routing.cpu import SCORING_CODES, choose_best, look_up
+from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import as_numpy
 from ascend_ops_core.ops.hyper_connection.cpu import pre_few, spread
 from ascend_ops_core.ops.linear.cpu import product_few
@@ -22,6 +23,11 @@ __all__ = ["DONE", "ROUTE", "ROWS", "SCORING_CODES", "as_numpy", "layer_step", "
 
 DONE, ROWS, ROUTE = 0, 1, 2
 """What :func:`layer_step` returns."""
+
+# What a layer is made of is compiled by itself, and not again with the whole.
+_pre, _spread, _product = apart(pre_few), apart(spread), apart(product_few)
+_prologue, _attention, _epilogue = apart(prologue_few), apart(attention_step), apart(epilogue_few)
+_experts = apart(experts_few)
 
 
 @njit(cache=True)
@@ -60,19 +66,19 @@ def layer_step(streams, token_ids, cos, sin, weights, attention, step, index, sc
     before, prologue, epilogue, between_blocks, routing, experts = weights
     hidden, post, comb, latent, query, kv, attended, out, between, logits, shares, ids = scratch
     x, scale, base, iters, hc_eps, norm_eps, gain = before
-    pre_few(streams, x, scale, base, iters, hc_eps, norm_eps, gain, hidden, post, comb)
+    _pre(streams, x, scale, base, iters, hc_eps, norm_eps, gain, hidden, post, comb)
     wqa_wkv, wq_b, q_norm, kv_norm, eps = prologue
-    prologue_few(hidden, wqa_wkv, wq_b, q_norm, kv_norm, eps, cos, sin, latent, query, kv)
-    if not attention_step(hidden, latent, query, kv, cos, sin, attention, step, index, attended):
+    _prologue(hidden, wqa_wkv, wq_b, q_norm, kv_norm, eps, cos, sin, latent, query, kv)
+    if not _attention(hidden, latent, query, kv, cos, sin, attention, step, index, attended):
         return ROWS
-    epilogue_few(attended, epilogue[0], epilogue[1], cos, sin, out)
-    spread(out, streams, post, comb, between)
+    _epilogue(attended, epilogue[0], epilogue[1], cos, sin, out)
+    _spread(out, streams, post, comb, between)
     x, scale, base, iters, hc_eps, norm_eps, gain = between_blocks
-    pre_few(between, x, scale, base, iters, hc_eps, norm_eps, gain, hidden, post, comb)
-    product_few(hidden, routing[0], logits)
+    _pre(between, x, scale, base, iters, hc_eps, norm_eps, gain, hidden, post, comb)
+    _product(hidden, routing[0], logits)
     if not _route(logits, token_ids, routing, shares, ids):
         return ROUTE
     w13, w2, shared13, shared2, limit = experts
-    experts_few(hidden, w13, w2, shared13, shared2, shares, ids, limit, out)
-    spread(out, between, post, comb, new)
+    _experts(hidden, w13, w2, shared13, shared2, shares, ids, limit, out)
+    _spread(out, between, post, comb, new)
     return DONE

@@ -24,7 +24,7 @@ _MARKERS = (
 
 PROOF_MARKERS = ("interpreter", "compile", "contract", "sim")
 
-_MARKS = re.compile(r"pytest\.mark\.(\w+)")
+_MARKS = re.compile(r"\bmark\.(\w+)")
 _MARKS_OF_ALL = re.compile(r"^pytestmark = .*", re.MULTILINE)
 
 
@@ -55,7 +55,7 @@ def leaves_out(wanted: str, source: str) -> bool:
     Args:
         wanted: the expression. One that is more than a mark's name, or names with ``not`` and
             ``and``, is not looked into.
-        source: text of the file, which spells its marks ``pytest.mark.NAME``.
+        source: text of the file, which spells its marks ``mark.NAME``.
     """
     if wanted.isidentifier():
         return wanted not in _MARKS.findall(source)

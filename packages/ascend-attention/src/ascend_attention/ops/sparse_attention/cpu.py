@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import (
     FASTMATH,
     as_numpy,
@@ -248,6 +249,9 @@ def _gather(flat, start, first, last, rows, width):  # type: ignore[no-untyped-d
             target[d] = widen(source[d])
 
 
+_attend_some_heads = apart(_attend_heads)
+
+
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def _attend(  # type: ignore[no-untyped-def]
     query, flat0, block0, offset0, valid0, over_blocks0, over_rows0,
@@ -289,7 +293,7 @@ def _attend(  # type: ignore[no-untyped-def]
             )
             _gather(flat0, start, 0, n, rows, width)
             _gather(flat1, start, n, count, rows, width)
-            _attend_heads(
+            _attend_some_heads(
                 query[t], rows, count, part * heads // parts, (part + 1) * heads // parts, sinks,
                 scale, scratch, out[t],
             )  # fmt: skip

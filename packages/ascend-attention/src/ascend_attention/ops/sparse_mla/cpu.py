@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, exp_f32, narrow, widen
 from ascend_ops_core.cpu_tiles import aligned_rows, tiled_product
 from numba import njit, prange
@@ -137,6 +138,9 @@ def _softmax(weights, count, scale):  # type: ignore[no-untyped-def]
         weights[r] /= total
 
 
+_add_four_heads, _add_head = apart(_weighted_by_four), apart(_weighted)
+
+
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def _attend(  # type: ignore[no-untyped-def]
     latent, rope, flat, over_blocks, over_rows, rope_flat, rope_over_blocks, rope_over_rows,
@@ -184,10 +188,10 @@ def _attend(  # type: ignore[no-untyped-def]
                 _softmax(weights[h], count, scale)
             h = 0
             while h + 4 <= held:
-                _weighted_by_four(weights, h, rows, count, sums)
+                _add_four_heads(weights, h, rows, count, sums)
                 h += 4
             while h < held:
-                _weighted(weights, h, rows, count, sums)
+                _add_head(weights, h, rows, count, sums)
                 h += 1
         for h in range(held):
             for d in range(width):

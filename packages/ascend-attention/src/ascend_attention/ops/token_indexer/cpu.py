@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, widen
 from ascend_ops_core.cpu_products import widen_rows
 from ascend_ops_core.cpu_tiles import aligned_rows, tiled_product
@@ -95,6 +96,9 @@ def _score(query, weights, flat, over_blocks, over_rows, rows, blocks, first, la
         scores[first + r] = score
 
 
+_score_keys = apart(_score)
+
+
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def _select(  # type: ignore[no-untyped-def]
     query, weights, flat, over_blocks, over_rows, rows, table, request, seen_by, out
@@ -113,7 +117,7 @@ def _select(  # type: ignore[no-untyped-def]
         first = (task - t * chunks) * _CHUNK
         last = min(seen_by[t], first + _CHUNK)
         if seen_by[t] > top_k and first < last:
-            _score(
+            _score_keys(
                 query[t], weights[t], flat, over_blocks, over_rows, rows, table[request[t]], first,
                 last, scores[t],
             )  # fmt: skip

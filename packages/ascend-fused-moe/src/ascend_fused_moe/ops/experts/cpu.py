@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import FASTMATH, array_at, as_numpy, narrow, widen
 from ascend_ops_core.cpu_products import widen_rows
 from ascend_ops_core.cpu_tasks import no_task_taken, take_task
@@ -41,6 +42,8 @@ _WORKERS = 128
 # What tells the kernel the dtype.
 _F32, _BF16 = np.float32(0), np.uint16(0)
 _NO_LIMIT = float("inf")
+
+_tile_product = apart(tile_product)
 
 
 def supports(x: torch.Tensor, *weights: torch.Tensor | None) -> bool:
@@ -244,7 +247,7 @@ def _up(wide, places, begin, end, w, gate, up, width, then, column, limit, gate_
             first, later = (up, then + up - gate) if half else (gate, then)
             # Later tiles find the rows in the second-level cache.
             ahead = rows_ahead(up) if t == 0 else lines_ahead(tile, w, later, width)
-            tile_product(
+            _tile_product(
                 wide, places, begin + t, count, w, first, first + width, ahead, gate_up,
                 half * width,
             )  # fmt: skip
@@ -270,7 +273,7 @@ def _down(hidden, every, begin, end, w, row, width, then, owners, scales, part, 
         after = tile_bound(tile + 1, tokens)
         first = begin + t
         ahead = rows_ahead(then) if t == 0 else lines_ahead(tile, w, then, width)
-        tile_product(hidden, every, first, after - t, w, row, row + width, ahead, part, 0)
+        _tile_product(hidden, every, first, after - t, w, row, row + width, ahead, part, 0)
         for i in range(after - t):
             target = sums[owners[first + i]]
             scale = scales[first + i]
@@ -280,30 +283,7 @@ def _down(hidden, every, begin, end, w, row, width, then, owners, scales, part, 
         tile += 1
 
 
-@njit(cache=True)
-def _experts_at(kind, given, shared, out, sizes, limit, at_once):  # type: ignore[no-untyped-def]
-    """``experts_few`` on addresses, some tokens at once; False if an id is not an expert's."""
-    tokens, top_k, experts, width, inter = sizes
-    ids = array_at(given[4], (tokens, top_k), np.int64(0))
-    for t in range(tokens):
-        for j in range(top_k):
-            if ids[t, j] < 0 or ids[t, j] >= experts:
-                return False
-    x = array_at(given[0], (tokens, width), kind)
-    w13 = array_at(given[1], (experts, 2 * inter, width), kind)
-    w2 = array_at(given[2], (experts, width, inter), kind)
-    weights = array_at(given[3], (tokens, top_k), np.float32(0))
-    shared13 = array_at(shared[0], (2 * shared[2], width), kind)
-    shared2 = array_at(shared[1], (width, shared[2]), kind)
-    results = array_at(out, (tokens, width), kind)
-    bound = np.float32(limit)
-    for t in range(0, tokens, at_once):
-        end = min(tokens, t + at_once)
-        experts_few(
-            x[t:end], w13, w2, shared13, shared2, weights[t:end], ids[t:end], bound,
-            results[t:end],
-        )  # fmt: skip
-    return True
+_fill_columns, _add_strip = apart(_up), apart(_down)
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
@@ -350,14 +330,14 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # typ
                     k = next_task // strips
                     then = experts[k] * 2 * inter + (next_task - k * strips) * rows
                 begin, end = starts[j], starts[j + 1]
-                _up(
+                _fill_columns(
                     wide, owners, begin, end, w13_rows, gate, gate + inter, n, then, first, limit,
                     gate_up, hidden,
                 )  # fmt: skip
             else:
                 first = (task - routed) * rows
                 n = min(shared_inter - first, rows)
-                _up(
+                _fill_columns(
                     wide, every, 0, tokens, shared13, first, shared_inter + first, n, first, first,
                     limit, gate_up, shared_hidden,
                 )  # fmt: skip
@@ -378,7 +358,7 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # typ
             n = min(width - first, rows)
             sums[:, :n] = 0
             if shared_inter > 0:
-                _down(
+                _add_strip(
                     shared_hidden, every, 0, tokens, shared2, first, n, first, every, ones, part,
                     sums,
                 )  # fmt: skip
@@ -390,9 +370,40 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # typ
                 elif next_task < strips:
                     then = experts[0] * width + next_task * rows
                 begin, end = starts[j], starts[j + 1]
-                _down(hidden, every, begin, end, w2_rows, row, n, then, owners, scales, part, sums)
+                _add_strip(
+                    hidden, every, begin, end, w2_rows, row, n, then, owners, scales, part, sums
+                )
             for t in range(tokens):
                 for d in range(n):
                     out[t, first + d] = narrow(out, sums[t, d])
             task = next_task
             next_task = take_task(down_taken)
+
+
+_experts_few = apart(experts_few)
+
+
+@njit(cache=True)
+def _experts_at(kind, given, shared, out, sizes, limit, at_once):  # type: ignore[no-untyped-def]
+    """``experts_few`` on addresses, some tokens at once; False if an id is not an expert's."""
+    tokens, top_k, experts, width, inter = sizes
+    ids = array_at(given[4], (tokens, top_k), np.int64(0))
+    for t in range(tokens):
+        for j in range(top_k):
+            if ids[t, j] < 0 or ids[t, j] >= experts:
+                return False
+    x = array_at(given[0], (tokens, width), kind)
+    w13 = array_at(given[1], (experts, 2 * inter, width), kind)
+    w2 = array_at(given[2], (experts, width, inter), kind)
+    weights = array_at(given[3], (tokens, top_k), np.float32(0))
+    shared13 = array_at(shared[0], (2 * shared[2], width), kind)
+    shared2 = array_at(shared[1], (width, shared[2]), kind)
+    results = array_at(out, (tokens, width), kind)
+    bound = np.float32(limit)
+    for t in range(0, tokens, at_once):
+        end = min(tokens, t + at_once)
+        _experts_few(
+            x[t:end], w13, w2, shared13, shared2, weights[t:end], ids[t:end], bound,
+            results[t:end],
+        )  # fmt: skip
+    return True

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numba import njit, prange
 
+from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, narrow, widen
 from ascend_ops_core.cpu_products import product, widen_rows
 from ascend_ops_core.ops.hyper_connection.plan import HyperConnectionPlan
@@ -169,6 +170,9 @@ def _collapse(  # type: ignore[no-untyped-def]
         out[d] = narrow(out, row[d] * rms * gain[d])
 
 
+_collapse_token = apart(_collapse)
+
+
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def pre_few(  # type: ignore[no-untyped-def]
     streams, fn, scale, base, iters, hc_eps, norm_eps, gain, out, post, comb
@@ -186,7 +190,7 @@ def pre_few(  # type: ignore[no-untyped-def]
         first = task * _MIXES_PER_TASK
         product(wide, 0, tokens, fn, first, min(rows, first + _MIXES_PER_TASK), mixes, first)
     for t in prange(tokens):
-        _collapse(
+        _collapse_token(
             streams[t], mixes[t], scale, base, iters, hc_eps, norm_eps, gain,
             out[t], post[t], comb[t],
         )  # fmt: skip
@@ -231,29 +235,38 @@ def _pre_many(  # type: ignore[no-untyped-def]
         mixes = np.empty((count, rows), dtype=np.float32)
         product(wide, 0, count, fn, 0, rows, mixes, 0)
         for t in range(begin, begin + count):
-            _collapse(
+            _collapse_token(
                 streams[t], mixes[t - begin], scale, base, iters, hc_eps, norm_eps, gain,
                 out[t], post[t], comb[t],
             )  # fmt: skip
 
 
-def _post_body(output, streams, post, comb, out):  # type: ignore[no-untyped-def]
-    tokens, n, hidden = streams.shape
-    for t in prange(tokens):
-        # Every stream is widened once, not once for each that it goes to.
-        wide = np.empty((n + 1, hidden), dtype=np.float32)
-        widen_rows(streams[t], wide)
+@njit(fastmath=FASTMATH, cache=True)
+def _spread_token(output, streams, post, comb, out):  # type: ignore[no-untyped-def]
+    """Fill ``out [n, H]`` of one token."""
+    n, hidden = streams.shape
+    # Every stream is widened once, not once for each that it goes to.
+    wide = np.empty((n + 1, hidden), dtype=np.float32)
+    widen_rows(streams, wide)
+    for d in range(hidden):
+        wide[n, d] = widen(output[d])
+    row = np.empty(hidden, dtype=np.float32)
+    for k in range(n):
         for d in range(hidden):
-            wide[n, d] = widen(output[t, d])
-        row = np.empty(hidden, dtype=np.float32)
-        for k in range(n):
+            row[d] = post[k] * wide[n, d]
+        for j in range(n):
             for d in range(hidden):
-                row[d] = post[t, k] * wide[n, d]
-            for j in range(n):
-                for d in range(hidden):
-                    row[d] += comb[t, j, k] * wide[j, d]
-            for d in range(hidden):
-                out[t, k, d] = narrow(out, row[d])
+                row[d] += comb[j, k] * wide[j, d]
+        for d in range(hidden):
+            out[k, d] = narrow(out, row[d])
+
+
+_spread_one = apart(_spread_token)
+
+
+def _post_body(output, streams, post, comb, out):  # type: ignore[no-untyped-def]
+    for t in prange(streams.shape[0]):
+        _spread_one(output[t], streams[t], post[t], comb[t], out[t])
 
 
 _post = njit(fastmath=FASTMATH, cache=True)(_post_body)
