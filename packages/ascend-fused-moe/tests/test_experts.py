@@ -43,7 +43,9 @@ def case(
     )
 
 
-def brute_force(given: Case, limit: float | None) -> torch.Tensor:
+def brute_force(
+    given: Case, limit: float | None, alpha: float = 1.0, bias: float = 0.0
+) -> torch.Tensor:
     """Token by token and choice by choice, in float64."""
     out = torch.zeros(given.x.shape, dtype=torch.float64)
     inter = given.w2.shape[2]
@@ -53,8 +55,19 @@ def brute_force(given: Case, limit: float | None) -> torch.Tensor:
             gate, up = both[:inter], both[inter:]
             if limit:
                 gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-            out[t] += weight * (given.w2[e].double() @ (gate / (1 + (-gate).exp()) * up))
+            out[t] += weight * (
+                given.w2[e].double() @ (gate / (1 + (-alpha * gate).exp()) * (up + bias))
+            )
     return out
+
+
+# The last one are enough for torch's products where they are used for bfloat16.
+@pytest.mark.parametrize("tokens", [1, 5, 65])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gpt_oss_activation_on_halves(tokens: int, dtype: torch.dtype) -> None:
+    given = case(tokens, dtype=dtype)
+    got = fused_experts(*given, swiglu_limit=0.7, alpha=1.702, bias=1.0)
+    assert_close(got, brute_force(given, 0.7, 1.702, 1.0), scale=4)
 
 
 # Up to 32 tokens one thread copies them.
