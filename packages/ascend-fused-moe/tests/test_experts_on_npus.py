@@ -56,6 +56,6 @@ def test_a_replay_follows_the_routing(family: str, dtype: torch.dtype, chosen: s
             given[0].copy_(x)
             given[2].copy_(ids)
             graph.replay()
-            wanted = reference.fused_experts(x, w13, w2, weights, ids, LIMIT, *shared)
+            wanted = reference.fused_experts(x, w13, w2, weights, ids, LIMIT, *shared, 1.0, 0.0)
             assert_close(result.cpu(), wanted, scale=4)
             x = -x

@@ -17,6 +17,7 @@ from ascend_fused_moe.mlp import (
     MoEWeights,
     RowsLoRA,
     build_mlp_compute_input,
+    is_clipped_swiglu,
     is_plain_swiglu,
     unified_apply_mlp,
 )
@@ -130,6 +131,10 @@ class AscendUnquantizedFusedMoEMethod:
         stacked = self.weights(layer)
         if is_plain_swiglu(stacked, self.quant, activation):
             return fused_experts(x, stacked.w13, stacked.w2, weights, ids, activation.limit, shared)
+        if x.is_cpu and is_clipped_swiglu(stacked, self.quant, activation):
+            # On an NPU its own operators take the rows of all experts at once.
+            given = x, stacked.w13, stacked.w2, weights, ids, activation.limit, shared
+            return fused_experts(*given, alpha=activation.alpha, bias=activation.bias)
         rows, index, counts = permute(x, ids.long(), stacked.experts)
         group_list = GroupList(counts, GroupListKind.COUNTS)
         if rows.shape[0]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ascend_fused_moe.mlp.activation import Activation, ActivationKind
 from ascend_fused_moe.mlp.core import (
+    is_clipped_swiglu,
     is_plain_swiglu,
     quant_apply_mlp,
     unified_apply_mlp,
@@ -28,6 +29,7 @@ __all__ = [
     "MoEWeights",
     "RowsLoRA",
     "build_mlp_compute_input",
+    "is_clipped_swiglu",
     "is_plain_swiglu",
     "plan_mlp",
     "quant_apply_mlp",

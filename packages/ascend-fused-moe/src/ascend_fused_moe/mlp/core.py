@@ -28,6 +28,7 @@ from ascend_fused_moe.ops.grouped_mlp import (
 from ascend_fused_moe.quant_params import MoEQuantParams
 
 __all__ = [
+    "is_clipped_swiglu",
     "is_plain_swiglu",
     "quant_apply_mlp",
     "unified_apply_mlp",
@@ -125,9 +126,18 @@ def _with_w2_lora(
 
 
 def is_plain_swiglu(weights: MoEWeights, quant: MoEQuantParams, activation: Activation) -> bool:
-    """Whether experts are what :func:`ascend_fused_moe.ops.experts.fused_experts` computes."""
+    """Whether :func:`ascend_fused_moe.ops.experts.fused_experts` computes experts."""
+    return _is_plain(weights, quant) and activation.kind is ActivationKind.SWIGLU
+
+
+def is_clipped_swiglu(weights: MoEWeights, quant: MoEQuantParams, activation: Activation) -> bool:
+    """Whether it does with the activation's alpha and bias."""
+    return _is_plain(weights, quant) and activation.kind is ActivationKind.CLIPPED_SWIGLU
+
+
+def _is_plain(weights: MoEWeights, quant: MoEQuantParams) -> bool:
     biased = weights.w13_bias is not None or weights.w2_bias is not None
-    return not quant.is_quant and not biased and activation.kind is ActivationKind.SWIGLU
+    return not quant.is_quant and not biased
 
 
 _Rows = tuple[torch.Tensor, torch.Tensor | None]

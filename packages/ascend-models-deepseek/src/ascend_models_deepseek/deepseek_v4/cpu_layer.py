@@ -78,7 +78,7 @@ def layer_step(streams, token_ids, cos, sin, weights, attention, step, index, sc
     _product(hidden, routing[0], logits)
     if not _route(logits, token_ids, routing, shares, ids):
         return ROUTE
-    w13, w2, shared13, shared2, limit = experts
-    _experts(hidden, w13, w2, shared13, shared2, shares, ids, limit, out)
+    w13, w2, shared13, shared2, activation = experts
+    _experts(hidden, w13, w2, shared13, shared2, shares, ids, activation, out)
     _spread(out, between, post, comb, new)
     return DONE

@@ -44,7 +44,7 @@ class LayerWeights(NamedTuple):
             choose), bias ``[E]`` float32 (of no values where tokens do), code of the scoring
             function, whether weights sum to 1, factor on weights.
         experts: ``[E, 2 * I, H]``, ``[E, H, I]``, shared ``[2 * S, H]`` and ``[H, S]``, of no rows
-            without a shared expert, and the limit of the activation.
+            without a shared expert, and limit, alpha and bias of the activation.
     """
 
     before: tuple[Any, ...]
@@ -294,8 +294,13 @@ def _weights(kernels: ModuleType, layer: DeepseekV2DecoderLayer) -> LayerWeights
             bool(moe.renormalize),
             np.float32(moe.scale),
         ),
-        experts=(w13, w2, *shared, np.float32(moe.experts.swiglu_limit or np.inf)),
+        experts=(w13, w2, *shared, _activation(moe.experts.swiglu_limit)),
     )
+
+
+def _activation(limit: float | None) -> tuple[np.float32, ...]:
+    """Limit, alpha and bias of a SwiGLU without the latter two."""
+    return np.float32(limit or np.inf), np.float32(1), np.float32(0)
 
 
 def _connection(kernels: ModuleType, connection: Any, gain: torch.Tensor) -> tuple[Any, ...]:

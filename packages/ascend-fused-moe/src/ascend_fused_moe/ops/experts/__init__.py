@@ -28,8 +28,13 @@ def fused_experts(
     ids: torch.Tensor,
     swiglu_limit: float | None = None,
     shared: tuple[torch.Tensor, torch.Tensor] | None = None,
+    *,
+    alpha: float = 1.0,
+    bias: float = 0.0,
 ) -> torch.Tensor:
     """``sum_j weights[t, j] * w2[e] @ swiglu(w13[e] @ x[t])`` with ``e = ids[t, j]``.
+
+    ``swiglu`` is ``gate * sigmoid(alpha * gate) * (up + bias)``.
 
     A shared expert, which every token visits with weight 1, may be added in the same pass.
 
@@ -41,6 +46,8 @@ def fused_experts(
         ids: ``[T, k]`` integer, each in ``[0, E)``; a token may name an expert more than once.
         swiglu_limit: see :func:`ascend_ops_core.ops.activation.silu_and_mul_with_clamp`.
         shared: ``[2 * S, H]`` and ``[H, S]`` of the shared expert, or None.
+        alpha: factor in the sigmoid; 1.702 in gpt-oss's form, which MiniMax-M3 has on halves.
+        bias: added to ``up``; 1 in the same form.
 
     Returns:
         ``[T, H]`` in ``x.dtype``, accumulated in float32.
@@ -79,7 +86,7 @@ def fused_experts(
     if x.shape[0] == 0:
         return torch.empty_like(x)
     result: torch.Tensor = _FUSED_EXPERTS(
-        x, w13, w2, weights, ids, swiglu_limit, *(shared or (None, None))
+        x, w13, w2, weights, ids, swiglu_limit, *(shared or (None, None)), alpha, bias
     )
     return result
 
@@ -93,9 +100,11 @@ def _fused_experts_cpu(
     swiglu_limit: float | None,
     shared_w13: torch.Tensor | None,
     shared_w2: torch.Tensor | None,
+    alpha: float,
+    bias: float,
 ) -> torch.Tensor:
     kernels = _cpu.usable(x, w13, w2, weights, shared_w13, shared_w2)
-    given = x, w13, w2, weights, ids, swiglu_limit, shared_w13, shared_w2
+    given = x, w13, w2, weights, ids, swiglu_limit, shared_w13, shared_w2, alpha, bias
     if kernels is not None and kernels.supports(x, w13, w2, shared_w13, shared_w2):
         out: torch.Tensor | None = kernels.fused_experts(*given)
         if out is not None:
@@ -119,7 +128,8 @@ def _check_ids(ids: torch.Tensor, experts: int) -> None:
 _FUSED_EXPERTS = declare(
     __name__,
     "fused_experts(Tensor x, Tensor w13, Tensor w2, Tensor weights, Tensor ids,"
-    " float? swiglu_limit, Tensor? shared_w13, Tensor? shared_w2) -> Tensor",
+    " float? swiglu_limit, Tensor? shared_w13, Tensor? shared_w2, float alpha, float bias)"
+    " -> Tensor",
     npu=("torch_npu", "triton", "torch"),
     fake=lambda x, *others: x.new_empty(x.shape),
     cpu=_fused_experts_cpu,

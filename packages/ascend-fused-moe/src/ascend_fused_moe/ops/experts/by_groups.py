@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from ascend_ops_core.ops.activation import silu_and_mul_with_clamp
 from ascend_ops_core.ops.linear import linear
+
+from ascend_fused_moe.ops.experts.reference import gated
 
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Rows ``[M, K]``, weights ``[E, N, K]`` and rows of each expert ``[E]`` to ``[M, N]``."""
@@ -23,6 +24,8 @@ def by_groups(
     swiglu_limit: float | None,
     shared_w13: torch.Tensor | None,
     shared_w2: torch.Tensor | None,
+    alpha: float,
+    bias: float,
     permuted: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     product: Product,
 ) -> torch.Tensor:
@@ -34,11 +37,11 @@ def by_groups(
         product: of rows with the weight of their expert.
     """
     rows, chosen, counts = permuted
-    hidden = silu_and_mul_with_clamp(product(rows, w13, counts), swiglu_limit)
+    hidden = gated(product(rows, w13, counts), swiglu_limit, alpha, bias)
     parts = product(hidden, w2, counts)
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     if shared_w13 is not None and shared_w2 is not None:
-        out += linear(silu_and_mul_with_clamp(linear(x, shared_w13), swiglu_limit), shared_w2)
+        out += linear(gated(linear(x, shared_w13), swiglu_limit, alpha, bias), shared_w2)
     # Choice by choice, since all at once would take top_k times the memory in float32.
     for j in range(chosen.shape[1]):
         out += parts.index_select(0, chosen[:, j]) * weights[:, j, None].float()

@@ -20,6 +20,7 @@ def _given(
     dtype: torch.dtype,
     limit: float | None,
     shared: int,
+    oai: bool = False,
 ) -> tuple[Any, ...]:
     def weight(*shape: int) -> torch.Tensor:
         return new.randn(*shape, dtype=dtype, scale=shape[-1] ** -0.5)
@@ -33,6 +34,7 @@ def _given(
         limit,
         weight(2 * shared, hidden) if shared else None,
         weight(hidden, shared) if shared else None,
+        *((1.702, 1.0) if oai else (1.0, 0.0)),
     )
 
 
@@ -47,10 +49,13 @@ def _case(
     *,
     limit: float | None = None,
     shared: int = 0,
+    oai: bool = False,
     large: bool = False,
 ) -> Case:
     sizes = tokens, experts, top_k, hidden, inter
-    return Case(name, lambda new: _given(new, *sizes, dtype, limit, shared), large=large, scale=4.0)
+    return Case(
+        name, lambda new: _given(new, *sizes, dtype, limit, shared, oai), large=large, scale=4.0
+    )
 
 
 def _one_expert_of_many(new: Inputs) -> tuple[Any, ...]:
@@ -68,6 +73,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         _case("one_of_one", 1, 1, 1, 8, 4),
         _case("odd", 3, 5, 2, 19, 37, limit=0.7),
         _case("shared", 65, 7, 3, 40, 24, limit=1.0, shared=13),
+        _case("oai", 11, 5, 2, 19, 37, limit=0.9, shared=13, oai=True),
         _case("half", 17, 5, 3, 33, 16, F16, shared=16),
         _case("bfloat16", 63, 9, 6, 64, 32, BF16, limit=10.0, shared=32),
         Case("one_expert_of_many", _one_expert_of_many, scale=4.0),
@@ -82,6 +88,8 @@ CASES: dict[str, tuple[Case, ...]] = {
                 None,
                 None,
                 None,
+                1.0,
+                0.0,
             ),
             scale=4.0,
         ),

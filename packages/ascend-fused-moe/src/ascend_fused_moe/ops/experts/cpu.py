@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from ascend_ops_core.cpu_apart import apart
-from ascend_ops_core.cpu_numeric import FASTMATH, array_at, as_numpy, narrow, widen
+from ascend_ops_core.cpu_numeric import FASTMATH, array_at, as_numpy, exp_f32, narrow, widen
 from ascend_ops_core.cpu_products import widen_rows
 from ascend_ops_core.cpu_tasks import no_task_taken, take_task
 from ascend_ops_core.cpu_tiles import (
@@ -23,7 +23,6 @@ from ascend_ops_core.cpu_tiles import (
     tile_bound,
     tile_product,
 )
-from ascend_ops_core.ops.activation.cpu import swiglu_value
 from ascend_ops_core.ops.linear.cpu import native_bf16
 from numba import njit, prange
 from torch.nn import functional as F
@@ -62,13 +61,17 @@ def fused_experts(
     swiglu_limit: float | None,
     shared_w13: torch.Tensor | None,
     shared_w2: torch.Tensor | None,
+    alpha: float,
+    bias: float,
 ) -> torch.Tensor | None:
     """See :func:`ascend_fused_moe.ops.experts.fused_experts`; None if an id is not an expert's."""
     kind: np.float32 | np.uint16 = _F32
     if x.dtype == torch.bfloat16:
         many = ids.numel() >= _NATIVE_PAIRS_PER_EXPERT * w13.shape[0]
         if many and native_bf16():
-            return _with_torch(x, w13, w2, weights, ids, swiglu_limit, shared_w13, shared_w2)
+            shared_weights = shared_w13, shared_w2
+            given = x, w13, w2, weights, ids, swiglu_limit, *shared_weights, alpha, bias
+            return _with_torch(*given)
         kind = _BF16
     # Addresses, since with cold caches it takes 0.1 ms to make views of so many tensors.
     if not x.is_contiguous():
@@ -89,7 +92,7 @@ def fused_experts(
         shared,
         out.data_ptr(),
         (tokens, top_k, experts, width, inter),
-        float(swiglu_limit) if swiglu_limit else _NO_LIMIT,
+        (float(swiglu_limit) if swiglu_limit else _NO_LIMIT, float(alpha), float(bias)),
         _TOKENS_AT_ONCE,
     )
     return out if fits else None
@@ -104,6 +107,8 @@ def _with_torch(
     swiglu_limit: float | None,
     shared_w13: torch.Tensor | None,
     shared_w2: torch.Tensor | None,
+    alpha: float,
+    bias: float,
 ) -> torch.Tensor | None:
     """By torch's products, one pair of them per expert that was hit."""
     low, high = ids.aminmax()
@@ -113,14 +118,14 @@ def _with_torch(
     if shared_w13 is None or shared_w2 is None:
         added = x.new_empty((0, x.shape[1]))
     else:
-        added = _swiglu(x @ shared_w13.T, swiglu_limit) @ shared_w2.T
+        added = _swiglu(x @ shared_w13.T, swiglu_limit, alpha, bias) @ shared_w2.T
     flat = ids.long().flatten().contiguous()
     order, experts, starts = _group(as_numpy(flat), w13.shape[0], max(1, flat.shape[0]))
     tokens = torch.from_numpy(order // ids.shape[1])
     pairs = x.new_empty((flat.shape[0], x.shape[1]))
     bounds = starts.tolist()
     for expert, begin, end in zip(experts.tolist(), bounds[:-1], bounds[1:], strict=True):
-        hidden = _swiglu(x[tokens[begin:end]] @ w13[expert].T, swiglu_limit)
+        hidden = _swiglu(x[tokens[begin:end]] @ w13[expert].T, swiglu_limit, alpha, bias)
         torch.mm(hidden, w2[expert].T, out=pairs[begin:end])
     _combine(
         as_numpy(pairs),
@@ -132,12 +137,17 @@ def _with_torch(
     return out
 
 
-def _swiglu(gate_up: torch.Tensor, limit: float | None) -> torch.Tensor:
+def _swiglu(gate_up: torch.Tensor, limit: float | None, alpha: float, bias: float) -> torch.Tensor:
     # torch's own: its threads and numba's would wait for each other between two products.
-    gate, up = gate_up.chunk(2, dim=-1)
+    # In float32, since every rounding to bfloat16 between the products adds up over the experts.
+    gate, up = gate_up.float().chunk(2, dim=-1)
     if limit:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return F.silu(gate).mul_(up)
+    if alpha == 1 and bias == 0:
+        activated = F.silu(gate).mul_(up)
+    else:
+        activated = (gate * alpha).sigmoid_().mul_(gate).mul_(up + bias)
+    return activated.to(gate_up.dtype)
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
@@ -195,13 +205,18 @@ def _group(ids, num_experts, at_most):  # type: ignore[no-untyped-def]
     return order, experts, starts
 
 
-@njit(fastmath=FASTMATH, cache=True)
-def _activate(gate_up, count, width, limit, hidden, row, column):  # type: ignore[no-untyped-def]
-    for i in range(count):
-        both = gate_up[i]
-        target = hidden[row + i]
-        for d in range(width):
-            target[column + d] = swiglu_value(both[d], both[width + d], limit)
+# With numpy's division, as Python's checks for zero and so keeps loops from being vectorised.
+@njit(fastmath=FASTMATH, error_model="numpy", cache=True)
+def _gated(gate, up, how):  # type: ignore[no-untyped-def]
+    """The activation in float32, of ``how``: limit, alpha, bias."""
+    limit, alpha, bias = how
+    if gate > limit:
+        gate = limit
+    if up > limit:
+        up = limit
+    elif up < -limit:
+        up = -limit
+    return gate / (np.float32(1) + exp_f32(-alpha * gate)) * (up + bias)
 
 
 @njit(cache=True)
@@ -232,7 +247,7 @@ def _everyone(count):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _up(wide, places, begin, end, w, gate, up, width, then, column, limit, gate_up, hidden):  # type: ignore[no-untyped-def]
+def _up(wide, places, begin, end, w, gate, up, width, then, column, how, gate_up, hidden):  # type: ignore[no-untyped-def]
     """Fill some columns of the activations of one expert's pairs, from two strips of its rows.
 
     ``then`` is the first gate row of the strips that come next.
@@ -255,7 +270,7 @@ def _up(wide, places, begin, end, w, gate, up, width, then, column, limit, gate_
             both = gate_up[i]
             target = hidden[begin + t + i]
             for d in range(width):
-                target[column + d] = swiglu_value(both[d], both[width + d], limit)
+                target[column + d] = _gated(both[d], both[width + d], how)
         t = after
         tile += 1
 
@@ -287,7 +302,7 @@ _fill_columns, _add_strip = apart(_up), apart(_down)
 
 
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
-def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # type: ignore[no-untyped-def]
+def experts_few(x, w13, w2, shared13, shared2, weights, ids, how, out):  # type: ignore[no-untyped-def]
     tokens, width = x.shape
     inter, shared_inter = w2.shape[2], shared2.shape[1]
     order, experts, starts = _group(
@@ -331,7 +346,7 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # typ
                     then = experts[k] * 2 * inter + (next_task - k * strips) * rows
                 begin, end = starts[j], starts[j + 1]
                 _fill_columns(
-                    wide, owners, begin, end, w13_rows, gate, gate + inter, n, then, first, limit,
+                    wide, owners, begin, end, w13_rows, gate, gate + inter, n, then, first, how,
                     gate_up, hidden,
                 )  # fmt: skip
             else:
@@ -339,7 +354,7 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, limit, out):  # typ
                 n = min(shared_inter - first, rows)
                 _fill_columns(
                     wide, every, 0, tokens, shared13, first, shared_inter + first, n, first, first,
-                    limit, gate_up, shared_hidden,
+                    how, gate_up, shared_hidden,
                 )  # fmt: skip
             task = next_task
             next_task = take_task(taken)
@@ -384,7 +399,7 @@ _experts_few = apart(experts_few)
 
 
 @njit(cache=True)
-def _experts_at(kind, given, shared, out, sizes, limit, at_once):  # type: ignore[no-untyped-def]
+def _experts_at(kind, given, shared, out, sizes, how, at_once):  # type: ignore[no-untyped-def]
     """``experts_few`` on addresses, some tokens at once; False if an id is not an expert's."""
     tokens, top_k, experts, width, inter = sizes
     ids = array_at(given[4], (tokens, top_k), np.int64(0))
@@ -399,11 +414,11 @@ def _experts_at(kind, given, shared, out, sizes, limit, at_once):  # type: ignor
     shared13 = array_at(shared[0], (2 * shared[2], width), kind)
     shared2 = array_at(shared[1], (width, shared[2]), kind)
     results = array_at(out, (tokens, width), kind)
-    bound = np.float32(limit)
+    bounds = np.float32(how[0]), np.float32(how[1]), np.float32(how[2])
     for t in range(0, tokens, at_once):
         end = min(tokens, t + at_once)
         _experts_few(
-            x[t:end], w13, w2, shared13, shared2, weights[t:end], ids[t:end], bound,
+            x[t:end], w13, w2, shared13, shared2, weights[t:end], ids[t:end], bounds,
             results[t:end],
         )  # fmt: skip
     return True

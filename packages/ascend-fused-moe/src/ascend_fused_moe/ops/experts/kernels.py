@@ -18,6 +18,8 @@ def fused_experts(
     swiglu_limit: float | None,
     shared_w13: torch.Tensor | None,
     shared_w2: torch.Tensor | None,
+    alpha: float,
+    bias: float,
 ) -> torch.Tensor:
     """A sort, two grouped products, a sum in float32.
 
@@ -25,7 +27,7 @@ def fused_experts(
     """
     permuted = permute(x, ids.long(), w13.shape[0])
     shared = shared_w13, shared_w2
-    return by_groups(x, w13, w2, weights, swiglu_limit, *shared, permuted, _product)
+    return by_groups(x, w13, w2, weights, swiglu_limit, *shared, alpha, bias, permuted, _product)
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

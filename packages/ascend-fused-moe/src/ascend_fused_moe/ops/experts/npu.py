@@ -30,6 +30,8 @@ def fused_experts(
     swiglu_limit: float | None,
     shared_w13: torch.Tensor | None,
     shared_w2: torch.Tensor | None,
+    alpha: float,
+    bias: float,
 ) -> torch.Tensor:
     """``npu_moe_init_routing_v2`` or, on A5, a sort, two ``npu_grouped_matmul``, a sum in float32.
 
@@ -37,7 +39,7 @@ def fused_experts(
     """
     permuted = _permuted(x, ids, w13.shape[0])
     shared = shared_w13, shared_w2
-    return by_groups(x, w13, w2, weights, swiglu_limit, *shared, permuted, _grouped)
+    return by_groups(x, w13, w2, weights, swiglu_limit, *shared, alpha, bias, permuted, _grouped)
 
 
 def _permuted(
@@ -82,6 +84,8 @@ def supports_fused_experts(
     swiglu_limit: float | None,
     shared_w13: torch.Tensor | None,
     shared_w2: torch.Tensor | None,
+    alpha: float,
+    bias: float,
 ) -> Support:
     """One float dtype, on A5 of 16 bits; 2 to 1024 experts; sizes below 65536.
 
@@ -130,6 +134,8 @@ def supports_fused_experts_triton(
     swiglu_limit: float | None,
     shared_w13: torch.Tensor | None,
     shared_w2: torch.Tensor | None,
+    alpha: float,
+    bias: float,
 ) -> Support:
     """One float dtype, dense weights of routed experts."""
     return first_refusal(
