@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ascend_fused_moe.vllm.checkpoint_forms import check_forms, checkpoint_forms
+from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.vllm.checkpoint_quantization import METHOD
 from vllm.config import CompilationMode, ParallelConfig, VllmConfig
 
+from ascend_models_kimi.kimi_k3.mtp_weights import check_drafts, mtp_table
 from ascend_models_kimi.kimi_linear.build import cache_family
 from ascend_models_kimi.kimi_linear.config import KimiLinearSpec
 from ascend_models_kimi.kimi_linear.quantization import LAYER_RULES, restore_description
@@ -142,13 +144,6 @@ def check_request(vllm_config: VllmConfig) -> None:
     spec = KimiLinearSpec.from_config(model.hf_config)
     _leave_uncompiled(vllm_config)
     check_engine_config(spec, vllm_config)
-    speculative = vllm_config.speculative_config
-    if speculative is not None and speculative.method == "mtp":
-        raise InvalidInputError(
-            "speculative method 'mtp'",
-            "MTP drafts of Kimi are not served yet",
-            "Use n-gram drafts, or serve without speculation.",
-        )
     shard = Shard.of(
         spec,
         parallel.tensor_parallel_size,
@@ -158,6 +153,12 @@ def check_request(vllm_config: VllmConfig) -> None:
     )
     if vllm_config.load_config.load_format not in ("auto", "safetensors", "hf"):
         return
+    tables: list[Callable[[KimiLinearSpec, Shard, str], WeightTable]] = [main_table]
+    speculative = vllm_config.speculative_config
+    if speculative is not None and speculative.method == "mtp":
+        check_drafts(spec)
+        tables.append(mtp_table)
     restore_description(model.hf_config)
-    plain = main_table(spec, shard, text_root(model.hf_config))
-    check_forms(checkpoint_forms(plain, vllm_config, LAYER_RULES), vllm_config, cache_family())
+    for table in tables:
+        plain = table(spec, shard, text_root(model.hf_config))
+        check_forms(checkpoint_forms(plain, vllm_config, LAYER_RULES), vllm_config, cache_family())

@@ -357,12 +357,9 @@ def _moe_shapes(spec: TinyK3Spec) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "gate.weight", (spec.num_experts, hidden)
     yield "gate.e_score_correction_bias", (spec.num_experts,)
     for expert in range(spec.num_experts):
-        for tensor, shape in (
-            ("w1", (inter, width)),
-            ("w2", (width, inter)),
-            ("w3", (inter, width)),
-        ):
-            yield f"experts.{expert}.{tensor}.weight", shape
+        for tensor in ("w1", "w2", "w3"):
+            rows, columns = (width, inter) if tensor == "w2" else (inter, width)
+            yield f"experts.{expert}.{tensor}.weight", (rows, columns)
     for part, shape in _network_shapes(hidden, inter * spec.num_shared_experts):
         yield f"shared_experts.{part}", shape
     if spec.routed_expert_hidden_size is not None:

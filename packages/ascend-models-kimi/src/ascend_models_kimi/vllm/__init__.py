@@ -32,11 +32,12 @@ def register() -> None:
 
     for config in (AscendKimiLinearConfig, AscendKimiK3Config):
         _CONFIG_REGISTRY[config.model_type] = config
-    serve_quantized(*_MODEL_TYPES)
+    serve_quantized(*_MODEL_TYPES, "kimi_k3_mtp")
     module = "ascend_models_kimi.registry"
     for name, served in (
         ("KimiLinearForCausalLM", "AscendKimiLinearForCausalLM"),
         ("KimiK3ForConditionalGeneration", "AscendKimiK3ForConditionalGeneration"),
+        ("KimiK3MTPModel", "AscendKimiK3MTP"),
     ):
         ModelRegistry.register_model(name, f"{module}:{served}")
 
