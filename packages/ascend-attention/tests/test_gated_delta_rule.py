@@ -20,6 +20,7 @@ from ascend_attention.ops.gated_delta_rule import (
 from ascend_attention.ops.gated_delta_rule.cases import CASES
 from ascend_ops_core import InvalidInputError
 from ascend_ops_core.cases import Case, Inputs
+from ascend_ops_core.devices import facts_of
 from ascend_ops_core.registry import find
 from ascend_ops_core.testing import assert_close
 
@@ -172,6 +173,38 @@ def test_a_prompt_may_be_cut_anywhere(channels: bool) -> None:
         assert_close(state, whole)
 
 
+@pytest.mark.parametrize("channels", [False, True], ids=["head", "channels"])
+def test_64k_tokens_do_not_drift(channels: bool) -> None:
+    """Chunk after chunk in float32 from bfloat16 inputs, against the same chunks in float64.
+
+    One head in four keeps nearly everything, so that an error would stay. Outputs are held to the
+    tolerance of their dtype at the beginning and at the end, states to 2e-5.
+    """
+    new = Inputs()
+    count, heads, width = 65_536, 4, 16
+    query, key = (new.randn(count, heads, width) for _ in "qk")
+    query, key = (x / x.norm(dim=-1, keepdim=True) for x in (query, key))
+    query, key, value = (x.bfloat16() for x in (query, key, new.randn(count, heads, width)))
+    strength = torch.tensor([1e-6, 1e-3, 0.1, 2.0])[None, :, None]
+    decay = -new.rand(count, heads, width if channels else 1) * strength
+    decay = decay if channels else decay.squeeze(-1)
+    beta = new.rand(count, heads)
+    one = torch.ones(1, dtype=torch.int32)
+    bounds = one.new_tensor([0, count])
+    state, exact = torch.zeros(2, heads, width, width), torch.zeros(1, heads, width, width).double()
+    tokens = query, key, value, decay, beta
+    out = chunked.chunk_gated_delta_rule(*tokens, state, bounds, one, one > 0, 1.0, False)
+    wide = [x.double() for x in tokens]
+    right = torch.cat([
+        chunked.some_chunks(*(x[start : start + 512] for x in wide), exact[0], 1.0, False)
+        for start in range(0, count, 512)
+    ])  # fmt: skip
+    for part in (slice(0, 4096), slice(count - 4096, count)):
+        # The outputs are rounded to bfloat16 at the end.
+        assert_close(out[part], right[part])
+    torch.testing.assert_close(state[1].double(), exact[0], rtol=0, atol=2e-5)
+
+
 def test_rejected_drafts_leave_no_trace() -> None:
     """Three drafts a step, of which one is accepted: the same as decoding those tokens alone."""
     new = Inputs()
@@ -214,13 +247,83 @@ def test_the_table_of_chunks_lists_them_in_order(seed: int) -> None:
     assert chunk_table(bounds.to("meta"), tokens).shape == table.shape
 
 
-def test_slots_and_accepted_tokens_that_do_not_exist_are_refused() -> None:
+@pytest.mark.parametrize(
+    "run",
+    [recurrent_gated_delta_rule, reference.recurrent_gated_delta_rule],
+    ids=["called", "definition"],
+)
+def test_slots_and_tokens_that_do_not_exist_are_refused(run: Any) -> None:
+    """Before anything is written."""
     arguments = list(next(case for case in RECURRENT if case.name == "drafts").arguments())
     before = arguments[5].clone()
-    for place, bad in ((7, arguments[7] + 5), (8, arguments[8] + 2), (8, arguments[8] * 0)):
+    for place, bad in (
+        (6, arguments[6] + 1),
+        (6, arguments[6].flip(0).contiguous()),
+        (7, arguments[7] + 5),
+        (8, arguments[8] + 2),
+        (8, arguments[8] * 0),
+    ):
         with pytest.raises(IndexError):
-            recurrent_gated_delta_rule(*arguments[:place], bad, *arguments[place + 1 :])
+            run(*arguments[:place], bad, *arguments[place + 1 :])
         assert torch.equal(arguments[5].nan_to_num(), before.nan_to_num())
+
+
+@pytest.mark.parametrize(
+    "run",
+    [chunk_gated_delta_rule, reference.chunk_gated_delta_rule],
+    ids=["called", "definition"],
+)
+def test_slots_and_tokens_of_chunks_that_do_not_exist_are_refused(run: Any) -> None:
+    arguments = list(next(case for case in CHUNKS if case.name == "fresh").arguments())
+    before = arguments[5].clone()
+    for place, bad in ((6, arguments[6] + 1), (7, arguments[7] + 2)):
+        with pytest.raises(IndexError):
+            run(*arguments[:place], bad, *arguments[place + 1 :])
+        assert torch.equal(arguments[5].nan_to_num(), before.nan_to_num())
+
+
+@pytest.mark.parametrize(
+    ("implementation", "changed", "reason"),
+    [
+        ("triton", {}, ""),
+        ("triton", {"width": 136}, "keys of width 136"),
+        ("triton", {"height": 264}, "values of width 264"),
+        ("torch_npu", {"state": torch.bfloat16}, ""),
+        ("torch_npu", {}, "states of torch.float32"),
+        ("torch_npu", {"state": torch.bfloat16, "family": "A5"}, "A5"),
+        ("torch_npu", {"state": torch.bfloat16, "channels": True}, "a decay for every channel"),
+        ("torch_npu", {"state": torch.bfloat16, "width": 64}, "keys of width 64"),
+        ("torch_npu", {"state": torch.bfloat16, "heads": 72}, "72 heads"),
+        ("torch_npu", {"state": torch.bfloat16, "tokens": 0}, "no token"),
+    ],
+)
+def test_limits(implementation: str, changed: dict[str, Any], reason: str) -> None:
+    sizes = {"width": 128, "height": 128, "heads": 8, "tokens": 3, "state": torch.float32}
+    sizes |= {"family": "A2", "channels": False} | changed
+    tokens, heads, width, height = (sizes[x] for x in ("tokens", "heads", "width", "height"))
+
+    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    decay = (tokens, heads, width) if sizes["channels"] else (tokens, heads)
+    support = find("ascend_attention::chunk_gated_delta_rule").supports(
+        implementation,
+        facts_of(sizes["family"]),
+        empty(tokens, heads, width),
+        empty(tokens, heads, width),
+        empty(tokens, heads, height),
+        empty(*decay, dtype=torch.float32),
+        empty(tokens, heads),
+        empty(2, heads, height, width, dtype=sizes["state"]),
+        empty(2, dtype=torch.int32),
+        empty(1, dtype=torch.int32),
+        empty(1, dtype=torch.bool),
+        1.0,
+        True,
+        None,
+    )
+    assert reason in support.reason
+    assert bool(support) == (not reason)
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ _RECURRENT = declare(
     __name__,
     f"recurrent_gated_delta_rule({_SHARED}Tensor cu_seqlens, Tensor state_indices, "
     "Tensor? accepted, float scale, bool normalize) -> Tensor",
-    npu=("torch",),
+    npu=("triton",),
     fake=_fake,
     cpu=on_cpu.recurrent_gated_delta_rule,
 )
@@ -215,7 +215,7 @@ _CHUNK = declare(
     __name__,
     f"chunk_gated_delta_rule({_SHARED}Tensor cu_seqlens, Tensor state_indices, Tensor has_state, "
     "float scale, bool normalize, Tensor? chunks) -> Tensor",
-    npu=("torch",),
+    npu=("torch_npu", "triton"),
     fake=_fake,
     cpu=on_cpu.chunk_gated_delta_rule,
 )

@@ -135,52 +135,52 @@ def _chunk(
 
 def _fresh_nan(new: Inputs) -> tuple[Any, ...]:
     """What a slot without a state holds is not looked at."""
-    arguments = _chunk(new, [5, 3], (2, 2), (16, 16), fresh=[1])
+    arguments = _chunk(new, [5, 3], (1, 2), _V, fresh=[1])
     if new.device != "meta":
         arguments[5][2] = float("nan")
     return arguments
 
 
-_K, _V = (16, 16), (16, 32)
+_V = (16, 32)
 _QWEN, _KIMI = (128, 128), (128, 128)
 
 CASES: dict[str, tuple[Case, ...]] = {
     "recurrent_gated_delta_rule": (
-        Case("no_tokens", lambda new: _recurrent(new, [0], (1, 2), _K, [[1]])),
-        Case("no_requests", lambda new: _recurrent(new, [], (1, 2), _K, [], padding=2)),
+        Case("no_tokens", lambda new: _recurrent(new, [0], (1, 2), _V, [[1]])),
+        Case("no_requests", lambda new: _recurrent(new, [], (1, 2), _V, [], padding=2)),
         Case("decode", lambda new: _recurrent(new, [1, 1, 1], (1, 2), _V, [[2], [1], [3]])),
         Case(
             "channels",
             lambda new: _recurrent(
-                new, [1, 1], (2, 2), _V, [[2], [1]], channels=True, steep=True, normalize=True
+                new, [1, 1], (1, 2), _V, [[2], [1]], channels=True, steep=True, normalize=True
             ),
         ),
         Case(
             "ragged",
             lambda new: _recurrent(
-                new, [2, 0, 1], (1, 2), (24, 20), [[1], [2], [3]], padding=2, gap=7, steep=True
+                new, [2, 0, 1], (2, 4), (24, 20), [[1], [2], [3]], padding=2, gap=7, steep=True
             ),
         ),
-        Case("no_slot", lambda new: _recurrent(new, [1, 1, 1], (1, 1), _K, [[0], [2], [-1]])),
+        Case("no_slot", lambda new: _recurrent(new, [1, 1, 1], (1, 2), _V, [[0], [2], [-1]])),
         Case(
             "drafts",
             lambda new: _recurrent(
                 new,
                 [3, 1, 2],
-                (1, 1),
-                _K,
+                (1, 2),
+                _V,
                 [[1, 2, 3], [4, 0, 0], [7, 0, 6]],
                 accepted=[2, 1, 3],
             ),
         ),
         Case(
             "more_tokens_than_slots",
-            lambda new: _recurrent(new, [4], (1, 1), _K, [[2, 3]], channels=True),
+            lambda new: _recurrent(new, [4], (1, 2), _V, [[2, 3]], channels=True, normalize=True),
         ),
         Case(
             "bfloat16",
             lambda new: _recurrent(
-                new, [2, 1], (2, 4), _V, [[2], [1]], dtype=BF16, state=BF16, beta=BF16,
+                new, [2, 1], (1, 2), _V, [[2], [1]], dtype=BF16, state=BF16, beta=BF16,
                 normalize=True,
             ),
         ),
@@ -210,24 +210,24 @@ CASES: dict[str, tuple[Case, ...]] = {
         ),
     ),
     "chunk_gated_delta_rule": (
-        Case("no_tokens", lambda new: _chunk(new, [0, 0], (1, 2), _K)),
-        Case("no_requests", lambda new: _chunk(new, [], (1, 2), _K, padding=2)),
-        Case("one", lambda new: _chunk(new, [1], (1, 1), _K)),
+        Case("no_tokens", lambda new: _chunk(new, [0, 0], (1, 2), _V)),
+        Case("no_requests", lambda new: _chunk(new, [], (1, 2), _V, padding=2)),
+        Case("one", lambda new: _chunk(new, [1], (1, 2), _V)),
         Case(
             "ragged",
-            lambda new: _chunk(new, [17, 0, 64, 65], (1, 2), (24, 20), padding=2, steep=True),
+            lambda new: _chunk(new, [17, 0, 64, 65], (2, 4), (24, 20), padding=2, steep=True),
         ),
         Case(
             "channels",
             lambda new: _chunk(
-                new, [16, 0, 70], (2, 2), _V, channels=True, steep=True, fresh=[2], gap=5
+                new, [16, 0, 70], (1, 2), _V, channels=True, steep=True, fresh=[2], gap=5
             ),
         ),
-        Case("no_slot", lambda new: _chunk(new, [3, 2, 4], (1, 1), _K, [0, 2, -1])),
+        Case("no_slot", lambda new: _chunk(new, [3, 2, 4], (1, 2), _V, [0, 2, -1])),
         Case("fresh", _fresh_nan),
         Case(
             "normalized",
-            lambda new: _chunk(new, [40], (1, 2), (20, 16), channels=True, normalize=True),
+            lambda new: _chunk(new, [40], (1, 2), (24, 20), channels=True, normalize=True),
         ),
         Case(
             "bfloat16",
@@ -235,7 +235,14 @@ CASES: dict[str, tuple[Case, ...]] = {
                 new, [33], (1, 2), _V, dtype=BF16, state=BF16, beta=BF16, normalize=True
             ),
         ),
-        Case("half", lambda new: _chunk(new, [20], (1, 1), _K, dtype=F16, beta=F16)),
+        Case(
+            "states_of_bfloat16",
+            lambda new: _chunk(
+                new, [2, 0, 3, 1], (1, 1), (128, 128), [2, 1, 0, 3], dtype=BF16, state=BF16,
+                beta=BF16, fresh=[3], padding=1, normalize=True,
+            ),
+        ),
+        Case("half", lambda new: _chunk(new, [20], (1, 2), _V, dtype=F16, beta=F16)),
         Case(
             "qwen3_next",
             lambda new: _chunk(

@@ -18,15 +18,13 @@ No exponent is positive: ``exp(G[i] - G[j])`` is formed from differences, see :f
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 
-from ascend_attention.ops.gated_delta_rule.layout import CHUNK
-from ascend_attention.ops.gated_delta_rule.reference import prepared, widened
+from ascend_attention.ops.gated_delta_rule.layout import CHUNK, spans
+from ascend_attention.ops.gated_delta_rule.reference import EPSILON, widened
 
 # Chunks whose products are made together, which bounds the memory.
-_CHUNKS_TOGETHER = 8
+_CHUNKS_TOGETHER = 2
 _LEAST_CHUNK = 16
 
 
@@ -45,9 +43,10 @@ def chunk_gated_delta_rule(
     chunks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.gated_delta_rule.chunk_gated_delta_rule`."""
+    requests = spans(cu_seqlens, value.shape[0], state_indices, state.shape[0])
     out = torch.zeros(value.shape, dtype=value.dtype)
     for (first, last), slot, keeps in zip(
-        pairwise(cu_seqlens.tolist()), state_indices.tolist(), has_state.tolist(), strict=True
+        requests, state_indices.tolist(), has_state.tolist(), strict=True
     ):
         if slot <= 0 or first == last:
             continue
@@ -89,48 +88,61 @@ def some_chunks(
         ``[T, H, V]`` in the state's dtype.
     """
     tokens, heads, height = value.shape
+    groups, width = key.shape[1:]
     chunk = CHUNK
     while chunk > _LEAST_CHUNK and 2 * tokens <= chunk:
         chunk //= 2
     count = -(-tokens // chunk)
 
     def cut(x: torch.Tensor) -> torch.Tensor:
-        """``[heads, chunks, chunk, width]``, with zeros behind the last token."""
-        x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, count * chunk - tokens))
-        return x.transpose(0, 1).unflatten(1, (count, chunk)).contiguous()
+        """``[chunks, heads, chunk, width]``, with zeros behind the last token."""
+        held = state.new_zeros(count, x.shape[1], chunk, x.shape[2])
+        whole = tokens // chunk
+        held[:whole] = x[: whole * chunk].unflatten(0, (whole, chunk)).transpose(1, 2)
+        if whole < count:
+            held[whole, :, : tokens - whole * chunk] = x[whole * chunk :].transpose(0, 1)
+        return held
 
-    groups = key.shape[1]
-    # Products of keys belong to a key head, unless every value head decays their channels itself.
-    shared = heads // groups
+    def by_value_head(x: torch.Tensor) -> torch.Tensor:
+        """With an axis for the value heads that share a key head."""
+        return x.unflatten(1, (groups, heads // groups))
+
     scalar = decay.dim() == 2
-    held = groups if scalar else heads
-    queries = cut(prepared(query, held, normalize) * scale)
-    keys = cut(prepared(key, held, normalize))
-    values, betas = cut(widened(value)), cut(widened(beta).unsqueeze(-1))
-    sums = cut(widened(decay.unsqueeze(-1) if scalar else decay)).cumsum(2)
+    queries, keys = cut(query), cut(key)
+    if normalize:
+        for x in (queries, keys):
+            x.div_((x.square().sum(-1, keepdim=True) + EPSILON).sqrt_())
+    queries.mul_(scale)
+    betas = cut(beta.unsqueeze(-1))
+    sums = by_value_head(cut(decay.unsqueeze(-1) if scalar else decay).cumsum(2))
     if scalar:
-        between = (sums - sums.mT).tril().exp_()
-        both = torch.cat((keys, queries), dim=2) @ keys.mT
-        system, inner = both.repeat_interleave(shared, dim=0).split(chunk, dim=2)
-        system, inner = system * between, (inner * between).tril_()
-        queries, keys = (x.repeat_interleave(shared, dim=0) for x in (queries, keys))
+        between = (sums - sums.mT).tril_().exp_()
+        # Above the diagonal are ones, which no one reads or which are taken away.
+        system = (keys @ keys.mT).unsqueeze(2) * between
+        inner = ((queries @ keys.mT).unsqueeze(2) * between).tril_()
+        queries, keys = queries.unsqueeze(2), keys.unsqueeze(2)
     else:
-        system, inner = _products(queries, keys, sums)
-    total = sums[:, :, -1:]
-    grown = sums.exp()
-    right = torch.cat((values, keys * grown), dim=-1) * betas
-    solved = torch.linalg.solve_triangular(system * betas, right, upper=False, unitriangular=True)
-    # What reads the state: rows of W, then decayed queries.
-    readers = torch.cat((solved[..., height:], queries * grown), dim=2)
-    writers = (keys * (total - sums).exp()).mT
-    factors = total.exp()
-    out = values
+        queries, keys = (
+            x.unsqueeze(2).expand(-1, -1, heads // groups, -1, -1) for x in (queries, keys)
+        )
+        found = _products(*(x.flatten(1, 2) for x in (queries, keys, sums)))
+        system, inner = (by_value_head(x) for x in found)
+    total, grown = sums[..., -1:, :], sums.exp()
+    right = state.new_empty(count, heads, chunk, height + width)
+    torch.mul(cut(value), betas, out=right[..., :height])
+    by_value_head(right)[..., height:] = keys * (grown * by_value_head(betas))
+    system = system.flatten(1, 2).mul_(betas)
+    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+    readers = (queries * grown).flatten(1, 2)
+    writers = (keys * (total - sums).exp_()).flatten(1, 2)
+    inner, factors = inner.flatten(1, 2), total.exp().flatten(1, 2)
+    out = state.new_empty(count, heads, chunk, height)
     for c in range(count):
-        read = readers[:, c] @ state.mT
-        change = solved[:, c, :, :height] - read[:, :chunk]
-        torch.baddbmm(read[:, chunk:], inner[:, c], change, out=out[:, c])
-        state.mul_(factors[:, c]).baddbmm_(change.mT, writers[:, c].mT)
-    return out.flatten(1, 2)[:, :tokens].transpose(0, 1)
+        change = torch.baddbmm(solved[c, ..., :height], solved[c, ..., height:], state.mT, alpha=-1)
+        torch.bmm(readers[c], state.mT, out=out[c])
+        out[c].baddbmm_(inner[c], change)
+        state.mul_(factors[c]).baddbmm_(change.mT, writers[c])
+    return out.transpose(1, 2).flatten(0, 1)[:tokens]
 
 
 def _products(
@@ -142,11 +154,11 @@ def _products(
     ``exp(G[i] - G[j]) = exp(G[i] - G[m]) exp(G[m] - G[j])``, whose exponents are both at most 0.
 
     Args:
-        queries: ``[H, N, C, K]``, scaled.
-        keys: ``[H, N, C, K]``.
-        sums: ``[H, N, C, K]``, decays summed over each chunk.
+        queries: ``[N, H, C, K]``, scaled.
+        keys: ``[N, H, C, K]``.
+        sums: ``[N, H, C, K]``, decays summed over each chunk.
     """
-    heads, count, chunk, width = keys.shape
+    count, heads, chunk, width = keys.shape
     system = keys.new_zeros(heads * count, chunk, chunk)
     inner = torch.zeros_like(system)
     inner.diagonal(dim1=1, dim2=2).copy_((queries * keys).sum(-1).flatten(0, 1))
@@ -164,5 +176,5 @@ def _products(
             found = found.unflatten(0, (heads * count, -1)).movedim(1, -1)
             blocks[:, block // 2 :, : block // 2].copy_(found)
         block *= 2
-    shape = (heads, count, chunk, chunk)
+    shape = (count, heads, chunk, chunk)
     return system.view(shape), inner.view(shape)

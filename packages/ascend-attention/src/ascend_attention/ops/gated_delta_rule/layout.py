@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 CHUNK = 64
 """Tokens of a chunk, counted from the first token of a request in the step."""
+
+
+BLOCK = 16
+"""Tokens whose products are decayed channel by channel together."""
 
 
 def chunk_table(cu_seqlens: torch.Tensor, tokens: int) -> torch.Tensor:
@@ -38,3 +44,28 @@ def chunk_table(cu_seqlens: torch.Tensor, tokens: int) -> torch.Tensor:
     first = bounds[owner] + (number - before) * CHUNK
     count = torch.where(real, (bounds[owner + 1] - first).clamp(max=CHUNK), 0)
     return torch.stack((torch.where(real, first, 0), count), dim=1).int()
+
+
+def spans(
+    cu_seqlens: torch.Tensor, tokens: int, state_indices: torch.Tensor, slots: int
+) -> list[tuple[int, int]]:
+    """Where the tokens of each request begin and end, on the host, if tokens and slots exist.
+
+    Args:
+        cu_seqlens: ``[R + 1]`` int32.
+        tokens: of the step.
+        state_indices: slots that requests name.
+        slots: how many there are.
+
+    Raises:
+        IndexError: tokens behind the step's, a request that ends before it begins, or a slot that
+            does not exist.
+    """
+    found = list(pairwise(cu_seqlens.tolist()))
+    for first, last in found:
+        if not 0 <= first <= last <= tokens:
+            raise IndexError(f"a request of the tokens from {first} to {last} of {tokens}")
+    most = int(state_indices.max()) if state_indices.numel() else 0
+    if most >= slots:
+        raise IndexError(f"slot {most} of a state of {slots} slots")
+    return found

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 
-_EPSILON = 1e-6
+from ascend_attention.ops.gated_delta_rule.layout import spans
+
+EPSILON = 1e-6
 
 
 def recurrent_gated_delta_rule(
@@ -23,12 +23,15 @@ def recurrent_gated_delta_rule(
     normalize: bool,
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.gated_delta_rule.recurrent_gated_delta_rule`."""
+    requests = spans(cu_seqlens, value.shape[0], state_indices, state.shape[0])
+    columns = [0] * len(requests) if accepted is None else (accepted - 1).tolist()
+    if any(not 0 <= column < state_indices.shape[1] for column in columns):
+        raise IndexError(
+            f"accepted tokens {[column + 1 for column in columns]} with {state_indices.shape[1]} "
+            "slots a request"
+        )
     out = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
-    for r, (first, last) in enumerate(pairwise(cu_seqlens.tolist())):
-        slots = state_indices[r].tolist()
-        column = 0 if accepted is None else int(accepted[r]) - 1
-        if not 0 <= column < len(slots):
-            raise IndexError(f"{column + 1} accepted tokens with {len(slots)} slots a request")
+    for (first, last), slots, column in zip(requests, state_indices.tolist(), columns, strict=True):
         if slots[column] <= 0:
             continue
         held = widened(state[slots[column]])
@@ -56,10 +59,10 @@ def chunk_gated_delta_rule(
     chunks: torch.Tensor | None,
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.gated_delta_rule.chunk_gated_delta_rule`."""
+    requests = spans(cu_seqlens, value.shape[0], state_indices, state.shape[0])
     out = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
-    bounds = pairwise(cu_seqlens.tolist())
     for (first, last), slot, keeps in zip(
-        bounds, state_indices.tolist(), has_state.tolist(), strict=True
+        requests, state_indices.tolist(), has_state.tolist(), strict=True
     ):
         if slot <= 0 or first == last:
             continue
@@ -111,7 +114,7 @@ def prepared(x: torch.Tensor, heads: int, normalize: bool) -> torch.Tensor:
     """Queries or keys ``[..., G, K]`` widened, normalised if asked for, one for every head."""
     x = widened(x)
     if normalize:
-        x = x / (x.square().sum(-1, keepdim=True) + _EPSILON).sqrt()
+        x = x / (x.square().sum(-1, keepdim=True) + EPSILON).sqrt()
     return x.repeat_interleave(heads // x.shape[-2], dim=-2)
 
 

@@ -1,0 +1,42 @@
+"""How the kernels of the gated delta rule cut their work: arithmetic of a device's buffers."""
+
+from __future__ import annotations
+
+from ascend_ops_core.devices import DeviceFacts
+from ascend_ops_core.tiling import block_of, next_power_of_two, tile_rows
+
+from ascend_attention.ops.gated_delta_rule.layout import CHUNK
+
+SMALLEST = 16
+"""The smallest side of a product that the matrix unit takes."""
+
+_MOST_VALUES = 64
+
+
+def columns_of_sums(facts: DeviceFacts, columns: int) -> int:
+    """Columns of decays that are summed together: loaded, summed and stored in float32."""
+    most = max(next_power_of_two(columns), SMALLEST)
+    return block_of(facts, streamed=8 * CHUNK, local=8 * CHUNK, minimum=SMALLEST, maximum=most)
+
+
+def rows_of_a_state(facts: DeviceFacts, padded: int, height: int, pairs: int, itemsize: int) -> int:
+    """Rows of a head's state that a program of the recurrence holds.
+
+    The state itself, its product with a key or query, and what a token adds live in float32; rows
+    come and go in the dtype of the state. Fewer rows where requests and heads are fewer than the
+    cores.
+    """
+    most = next_power_of_two(height)
+    while most > SMALLEST and pairs * -(-height // most) < facts.vector_cores:
+        most //= 2
+    return tile_rows(
+        facts, padded, streamed=itemsize, local=12, minimum=min(SMALLEST, most), maximum=most
+    )
+
+
+def values_of_a_pass(facts: DeviceFacts, height: int, pairs: int) -> int:
+    """Rows of a head's state that go through the chunks together; fewer to occupy all cores."""
+    taken = min(max(next_power_of_two(height), SMALLEST), _MOST_VALUES)
+    while taken > SMALLEST and pairs * -(-height // taken) < facts.cube_cores:
+        taken //= 2
+    return taken

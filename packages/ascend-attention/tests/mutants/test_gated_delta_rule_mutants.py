@@ -1,0 +1,63 @@
+"""Faults in the kernels of the gated delta rule that their proofs notice."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+from ascend_ops_core.testing.mutants import assert_noticed, mutated
+
+pytestmark = pytest.mark.interpreter
+
+FAMILY = "ascend_attention.ops.gated_delta_rule.kernels"
+KEPT = '"""The gated delta rule in Triton'
+
+
+@pytest.mark.parametrize(
+    ("original", "replacement"),
+    [
+        ("stays = (to > 0) &", "stays = (to >= 0) &"),
+        ("column = tl.load(accepted_ptr + request) - 1", "column = 0"),
+        ("tokens = tl.where(slot > 0, tl", "tokens = tl.where(slot >= 0, tl"),
+        ("state = state * tl.exp(decay)[None, :]", "state = state"),
+        ("as_int64(head // SHARED) * key_head", "0 * key_head"),
+    ],
+    ids=["slot 0 written", "accepted ignored", "slot 0 read", "no decay", "first key head for all"],
+)
+def test_recurrent(original: str, replacement: str) -> None:
+    # The package is imported anew as well, since it holds functions of the module.
+    with mutated(importlib.import_module(f"{FAMILY}.recurrent"), original, replacement):
+        assert_noticed("ascend_attention::recurrent_gated_delta_rule", KEPT, KEPT)
+
+
+@pytest.mark.parametrize(
+    ("module", "original", "replacement"),
+    [
+        ("chunks", "kept = tl.where(tl.load(has_ptr + request) != 0, height, 0)", "kept = height"),
+        ("chunks", "tokens = tl.where(slot > 0, tl", "tokens = tl.where(slot >= 0, tl"),
+        ("chunks", "for number in tl.static_range(0, 6)", "for number in tl.static_range(0, 5)"),
+        ("chunks", "state = state * shrunk + added", "state = state + added"),
+        ("products", "pairs = i[:, None] >= i[None, :]", "pairs = i[:, None] >= 0"),
+        ("products", "tl.static_range(0, 4)", "tl.static_range(0, 3)"),
+        ("products", "(i < seen)[:, None], middle - earlier", "(i < CHUNK)[:, None], -earlier"),
+    ],
+    ids=[
+        "old state read",
+        "slot 0 read",
+        "last merge left out",
+        "state not decayed",
+        "later tokens seen",
+        "last level left out",
+        "middle left out",
+    ],
+)
+def test_chunks(module: str, original: str, replacement: str) -> None:
+    # Modules that hold functions of the mutant are imported anew, too.
+    above = importlib.import_module(f"{FAMILY}.chunks")
+    with mutated(importlib.import_module(f"{FAMILY}.{module}"), original, replacement):
+        if module == "chunks":
+            assert_noticed("ascend_attention::chunk_gated_delta_rule", KEPT, KEPT)
+        else:
+            same = "def chunk_gated_delta_rule("
+            with mutated(above, same, same):
+                assert_noticed("ascend_attention::chunk_gated_delta_rule", KEPT, KEPT)
