@@ -78,6 +78,19 @@ def m3(
     _measure("m3", repeats, dtype, batch, threads, isa, work)
 
 
+@app.command(name="kimi_linear")
+def kimi_linear(
+    repeats: _Repeats = 3,
+    dtype: _Dtypes = None,
+    batch: _Batches = None,
+    threads: _Threads = 2,
+    isa: _Isa = "native",
+    work: _Work = None,
+) -> None:
+    """The same of Kimi-Linear (66M parameters)."""
+    _measure("kimi_linear", repeats, dtype, batch, threads, isa, work)
+
+
 def _measure(
     model: str,
     repeats: int,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from ascend_models_deepseek.testing.tiny_v4 import TinyV4Spec, write_checkpoint
 from ascend_models_deepseek.testing.tiny_v32 import TinyV32Spec, write_v32_checkpoint
+from ascend_models_kimi.testing import TinyKimiLinearSpec, write_kimi_linear_checkpoint
 from ascend_models_minimax.testing.tiny_m3 import TinyM3Spec, write_m3_checkpoint
 
 Cell = tuple[str, int]
@@ -115,6 +116,24 @@ M3_SETTINGS: dict[str, Any] = {
 }
 """Serves the text model of a checkpoint that has images as well."""
 
+KIMI_LINEAR = TinyKimiLinearSpec(
+    vocab_size=8192,
+    hidden_size=512,
+    intermediate_size=1024,
+    moe_intermediate_size=256,
+    num_hidden_layers=8,
+    num_attention_heads=8,
+    kv_lora_rank=128,
+    qk_rope_head_dim=32,
+    qk_nope_head_dim=64,
+    v_head_dim=64,
+    num_experts=16,
+    num_experts_per_token=4,
+    kda_layers=(1, 2, 3, 5, 6, 7),
+    kda_heads=8,
+    kda_head_dim=64,
+)
+
 
 def _small(spec: Any, tiny: Any, names: str) -> Any:
     return replace(spec, **{name: getattr(tiny, name) for name in names.split()})
@@ -181,6 +200,22 @@ MODELS = {
         ),
         {(dtype, batch): (1.0, 1.0) for dtype in ("float32", "bfloat16") for batch in (1, 8)},
         settings=M3_SETTINGS,
+    ),
+    "kimi_linear": Model(
+        "Kimi-Linear",
+        KIMI_LINEAR,
+        write_kimi_linear_checkpoint,
+        "KimiLinearForCausalLM",
+        "sdpa",
+        65.70e6,
+        28.48e6,
+        _small(
+            KIMI_LINEAR,
+            TinyKimiLinearSpec(),
+            "hidden_size vocab_size intermediate_size moe_intermediate_size num_attention_heads "
+            "kv_lora_rank qk_nope_head_dim v_head_dim qk_rope_head_dim kda_heads kda_head_dim",
+        ),
+        {(dtype, batch): (1.0, 1.0) for dtype in ("float32", "bfloat16") for batch in (1, 8)},
     ),
 }
 

@@ -19,6 +19,7 @@ PAGES = {
     "v4": _ROOT / "docs" / "benchmarks.md",
     "v32": _ROOT / "docs" / "v32-benchmarks.md",
     "m3": _ROOT / "docs" / "minimax-benchmarks.md",
+    "kimi_linear": _ROOT / "docs" / "kimi-benchmarks.md",
 }
 
 

@@ -57,7 +57,13 @@ def engine(**changes: Any) -> Any:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"tp": 4, "dp": 2, "ep": True}, {"ssm": "float32"}, {"states": "align"}],
+    [
+        {},
+        {"tp": 4, "dp": 2, "ep": True},
+        {"ssm": "float32"},
+        {"states": "align"},
+        {"quant": "ascend"},
+    ],
 )
 def test_what_is_served(changes: dict[str, Any]) -> None:
     check_engine_config(SPEC, engine(**changes))

@@ -28,9 +28,13 @@ from ascend_models_deepseek.testing.tiny_v32 import (
     write_v32_checkpoint,
 )
 from ascend_models_kimi.testing import (
+    K3_SPECS,
     KIMI_LINEAR_SPECS,
+    K3Oracle,
     KimiLinearOracle,
+    TinyK3Spec,
     TinyKimiLinearSpec,
+    write_k3_checkpoint,
     write_kimi_linear_checkpoint,
 )
 from ascend_models_minimax.testing import M3_SPECS, M3Oracle, TinyM3Spec, write_m3_checkpoint
@@ -58,6 +62,7 @@ FAMILIES: dict[type, tuple[Any, Any]] = {
     TinyGlmSpec: (write_v32_checkpoint, V32Oracle),
     TinyM3Spec: (write_m3_checkpoint, M3Oracle),
     TinyKimiLinearSpec: (write_kimi_linear_checkpoint, KimiLinearOracle),
+    TinyK3Spec: (write_k3_checkpoint, K3Oracle),
     TinyDenseSpec: (write_dense_checkpoint, V3Oracle),
 }
 """What writes a checkpoint and what runs it in transformers, by the kind of its spec."""
@@ -68,6 +73,7 @@ ALL_SPECS: dict[str, Any] = {
     **V32_SPECS,
     **M3_SPECS,
     **KIMI_LINEAR_SPECS,
+    **K3_SPECS,
     **DENSE_SPECS,
 }
 

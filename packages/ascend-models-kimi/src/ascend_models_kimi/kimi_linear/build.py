@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from ascend_fused_moe.checkpoint_quant import quant_of
 from ascend_fused_moe.groups import ParallelGroups
 from ascend_fused_moe.mlp import Activation, ActivationKind
+from ascend_fused_moe.quantized_rules import WeightForms
+from ascend_fused_moe.vllm.checkpoint_forms import checkpoint_forms, log_forms
 from ascend_fused_moe.vllm.groups import vllm_groups
+from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.vllm.vocabulary import vocabulary_range
 from torch import nn
@@ -19,7 +25,10 @@ from vllm.distributed import (
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from ascend_models_kimi.kimi_linear.config import KimiLinearSpec
+from ascend_models_kimi.kimi_linear.quantization import LAYER_RULES, restore_description
 from ascend_models_kimi.kimi_linear.sharding import Shard
+
+Table = Callable[[KimiLinearSpec, Shard], WeightTable]
 
 
 class NoRotation(nn.Module):
@@ -55,6 +64,7 @@ class Build:
         device: device family of the caches.
         drafts: most draft tokens of a step, for each of which a request has a state.
         groups: ranks of the experts; outputs of blocks are summed over its ``tp``.
+        forms: in which form the checkpoint has which weight.
     """
 
     spec: KimiLinearSpec
@@ -64,23 +74,39 @@ class Build:
     device: str
     drafts: int
     groups: ParallelGroups
+    forms: WeightForms
 
     @classmethod
     def of(
-        cls, spec: KimiLinearSpec, vllm_config: VllmConfig, embedding: VocabParallelEmbedding
+        cls,
+        spec: KimiLinearSpec,
+        vllm_config: VllmConfig,
+        embedding: VocabParallelEmbedding,
+        table: Table,
     ) -> Build:
-        """For this process, whose part of the vocabulary ``embedding`` has already chosen."""
+        """For this process, whose part of the vocabulary ``embedding`` has already chosen.
+
+        Args:
+            spec: the model's config.
+            vllm_config: the engine's config.
+            embedding: the model's.
+            table: of the model's tensors.
+        """
         groups = vllm_groups(expert_parallel=vllm_config.parallel_config.enable_expert_parallel)
         captured = vllm_config.compilation_config.max_cudagraph_capture_size or 0
+        shard = Shard.of(
+            spec,
+            get_tensor_model_parallel_world_size(),
+            get_tensor_model_parallel_rank(),
+            vocabulary_range(embedding),
+            whole_experts=groups.expert_parallel,
+        )
+        restore_description(vllm_config.model_config.hf_config)
+        forms = checkpoint_forms(table(spec, shard), vllm_config, LAYER_RULES)
+        log_forms(forms, caches="latents and states keep the model's dtype and float32")
         return cls(
             spec,
-            Shard.of(
-                spec,
-                get_tensor_model_parallel_world_size(),
-                get_tensor_model_parallel_rank(),
-                vocabulary_range(embedding),
-                whole_experts=groups.expert_parallel,
-            ),
+            shard,
             NoRotation(
                 max(vllm_config.scheduler_config.max_num_batched_tokens, captured),
                 spec.qk_rope_head_dim,
@@ -89,7 +115,21 @@ class Build:
             cache_family(),
             vllm_config.num_speculative_tokens,
             groups,
+            forms,
         )
+
+    def param_prefix(self, layer: int) -> str:
+        """Name of a decoder layer's module in the model; MTP layers hold theirs as a block."""
+        block = ".mtp_block" if layer >= self.spec.num_hidden_layers else ""
+        return f"model.layers.{layer}{block}"
+
+    def experts(self, module: str) -> dict[str, Any]:
+        """How a layer's routed experts are stored, as arguments of ``AscendRoutedExperts``."""
+        scheme = self.forms.experts(module)
+        if scheme is None:
+            return {}
+        quant = quant_of(scheme, float_rows=self.device == "cpu")
+        return {"quant": quant, "scale_dtype": scheme.format.scale_dtype}
 
     @property
     def activation(self) -> Activation:

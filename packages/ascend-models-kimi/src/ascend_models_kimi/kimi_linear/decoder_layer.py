@@ -8,6 +8,7 @@ import torch
 from ascend_ops_core.ops.norm import add_rms_norm, rms_norm
 from torch import nn
 
+from ascend_models_kimi.kimi_k3.moe import AscendKimiMoE
 from ascend_models_kimi.kimi_linear.attention import AscendKimiMLAAttention, KimiDeltaAttention
 from ascend_models_kimi.kimi_linear.build import Build, parameter
 from ascend_models_kimi.kimi_linear.moe import KimiMLP, KimiMoE
@@ -59,7 +60,8 @@ class KimiBlocks(nn.Module):
         attention = KimiDeltaAttention if spec.is_delta_layer(layer) else AscendKimiMLAAttention
         self.self_attn = attention(build, f"{prefix}.self_attn")
         if spec.is_moe_layer(layer):
-            self.block_sparse_moe = KimiMoE(build)
+            moe = KimiMoE if spec.routed_hidden_size is None else AscendKimiMoE
+            self.block_sparse_moe = moe(build, f"{build.param_prefix(layer)}.block_sparse_moe")
         else:
             self.mlp = KimiMLP(build, build.shard.dense)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -40,8 +41,9 @@ class AscendKimiLinearModel(nn.Module):
         super().__init__()
         self.spec = spec
         self.embed_tokens = vocab_embedding(spec, vllm_config.model_config.dtype)
-        build = Build.of(spec, vllm_config, self.embed_tokens)
-        self.shard = build.shard
+        root = text_root(vllm_config.model_config.hf_config)
+        build = Build.of(spec, vllm_config, self.embed_tokens, partial(main_table, root=root))
+        self.forms = build.forms
         self.rotation = build.rotation
         self.output_attn_res: AttentionResidual | None = None
         layer: type[KimiBlocks] = KimiDecoderLayer
@@ -107,7 +109,6 @@ class AscendKimiLinearForCausalLM(nn.Module, HasInnerState, IsHybrid):
         spec = KimiLinearSpec.from_config(config)
         check_engine_config(spec, vllm_config)
         self.config = vllm_config.model_config.hf_text_config
-        self._root = text_root(config)
         self._source = vllm_config.model_config.model
         self.model = AscendKimiLinearModel(spec, vllm_config, "model")
         self.lm_head = lm_head(spec, vllm_config.model_config.dtype)
@@ -153,7 +154,7 @@ class AscendKimiLinearForCausalLM(nn.Module, HasInnerState, IsHybrid):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Fill all parameters from tensors in the published naming."""
-        table = main_table(self.model.spec, self.model.shard, self._root)
+        table = self.model.forms.table
         check_headers(table, self._source)
         return table.load(self, weights)
 

@@ -49,6 +49,7 @@ class KimiMoE(nn.Module):
 
     Args:
         build: what all layers share.
+        param: its name in the model.
 
     Attributes:
         gate: ``[E, H]`` float32, since a rounded score can choose another expert.
@@ -58,7 +59,7 @@ class KimiMoE(nn.Module):
             experts, or a slice of each, which then run with the shared ones.
     """
 
-    def __init__(self, build: Build) -> None:
+    def __init__(self, build: Build, param: str) -> None:
         super().__init__()
         spec, dtype = build.spec, build.dtype
         hidden, experts = spec.hidden_size, spec.num_experts
@@ -71,9 +72,10 @@ class KimiMoE(nn.Module):
         whole = self.groups.expert_parallel
         self.experts = AscendRoutedExperts(
             experts,
-            hidden,
+            spec.expert_hidden_size,
             spec.moe_intermediate_size,
             dtype,
+            **build.experts(f"{param}.experts"),
             activation=build.activation,
             ep_rank=self.groups.ep.rank_in_group,
             ep_ranks=self.groups.ep.world_size,
@@ -89,8 +91,12 @@ class KimiMoE(nn.Module):
                 self.router,
                 self.experts,
                 AllGatherCommImpl(self.groups, ExpertPartition(experts, self.groups.ep.world_size)),
-                shared_experts=self.shared_experts,
+                shared_experts=self._beside_routed(),
             )
+
+    def _beside_routed(self) -> KimiMLP | None:
+        """Shared experts that run in one pass with the routed ones."""
+        return self.shared_experts
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """``[T, H]`` from ``hidden [T, H]``."""
@@ -98,10 +104,14 @@ class KimiMoE(nn.Module):
         if self.runner is not None:
             out: torch.Tensor = self.runner(hidden, logits)
             return out
-        # Routers of scores read nothing but these, whatever the tokens are.
-        weights, ids = self.router.select_experts(MoERouterInput(logits, logits, None))
+        weights, ids = self.route(logits)
         shared = None
         if self.shared_experts is not None:
             shared = self.shared_experts.w13, self.shared_experts.w2
         summed = self.experts.forward_tokens(hidden, weights, ids, shared)
         return self.groups.tp.all_reduce(summed)
+
+    def route(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights ``[T, k]`` and expert ids ``[T, k]`` from the gate's ``logits [T, E]``."""
+        # Routers of scores read nothing but these, whatever the tokens are.
+        return self.router.select_experts(MoERouterInput(logits, logits, None))

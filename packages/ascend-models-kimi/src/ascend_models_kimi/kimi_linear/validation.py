@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from ascend_ops_core.checkpoint.headers import check_headers
+from ascend_fused_moe.vllm.checkpoint_forms import check_forms, checkpoint_forms
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.vllm.checkpoint_quantization import METHOD
 from vllm.config import CompilationMode, ParallelConfig, VllmConfig
 
+from ascend_models_kimi.kimi_linear.build import cache_family
 from ascend_models_kimi.kimi_linear.config import KimiLinearSpec
+from ascend_models_kimi.kimi_linear.quantization import LAYER_RULES, restore_description
 from ascend_models_kimi.kimi_linear.sharding import Shard
 from ascend_models_kimi.kimi_linear.weights import main_table, text_root
 
@@ -25,23 +28,18 @@ def check_engine_config(spec: KimiLinearSpec, vllm_config: VllmConfig) -> None:
         InvalidInputError: the first setting that does not fit, with the remedy.
     """
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
-    if spec.attn_res_block_size is not None or spec.routed_hidden_size is not None:
-        raise InvalidInputError(
-            "attn_res_block_size or routed_expert_hidden_size in the config",
-            "Kimi-K3's layers are not served yet",
-            "Serve Kimi-Linear.",
-        )
     if model.max_model_len > spec.max_position_embeddings:
         raise InvalidInputError(
             f"max_model_len={model.max_model_len}",
             f"the model was trained for contexts of {spec.max_position_embeddings} tokens",
             f"Use at most {spec.max_position_embeddings}.",
         )
-    if vllm_config.quant_config is not None:
+    quant = vllm_config.quant_config
+    if quant is not None and quant.get_name() != METHOD:
         raise InvalidInputError(
-            f"quantization {vllm_config.quant_config.get_name()!r}",
-            "of Kimi only unquantized checkpoints can be loaded yet",
-            "Convert the checkpoint to bfloat16 and remove quantization_config from config.json.",
+            f"quantization {quant.get_name()!r}",
+            "a checkpoint of Kimi is read as its own description says",
+            "Leave quantization unset.",
         )
     if parallel.pipeline_parallel_size > 1:
         raise InvalidInputError(
@@ -144,6 +142,13 @@ def check_request(vllm_config: VllmConfig) -> None:
     spec = KimiLinearSpec.from_config(model.hf_config)
     _leave_uncompiled(vllm_config)
     check_engine_config(spec, vllm_config)
+    speculative = vllm_config.speculative_config
+    if speculative is not None and speculative.method == "mtp":
+        raise InvalidInputError(
+            "speculative method 'mtp'",
+            "MTP drafts of Kimi are not served yet",
+            "Use n-gram drafts, or serve without speculation.",
+        )
     shard = Shard.of(
         spec,
         parallel.tensor_parallel_size,
@@ -153,4 +158,6 @@ def check_request(vllm_config: VllmConfig) -> None:
     )
     if vllm_config.load_config.load_format not in ("auto", "safetensors", "hf"):
         return
-    check_headers(main_table(spec, shard, text_root(model.hf_config)), model.model)
+    restore_description(model.hf_config)
+    plain = main_table(spec, shard, text_root(model.hf_config))
+    check_forms(checkpoint_forms(plain, vllm_config, LAYER_RULES), vllm_config, cache_family())

@@ -3,7 +3,9 @@
 Needs transformers and safetensors (extra `test`); never imports vLLM.
 """
 
+from ascend_models_kimi.testing.oracle_k3 import K3Oracle
 from ascend_models_kimi.testing.oracle_kimi_linear import KimiLinearOracle
+from ascend_models_kimi.testing.tiny_k3 import K3_SPECS, TinyK3Spec, write_k3_checkpoint
 from ascend_models_kimi.testing.tiny_kimi_linear import (
     KIMI_LINEAR_SPECS,
     TinyKimiLinearSpec,
@@ -11,8 +13,12 @@ from ascend_models_kimi.testing.tiny_kimi_linear import (
 )
 
 __all__ = [
+    "K3_SPECS",
     "KIMI_LINEAR_SPECS",
+    "K3Oracle",
     "KimiLinearOracle",
+    "TinyK3Spec",
     "TinyKimiLinearSpec",
+    "write_k3_checkpoint",
     "write_kimi_linear_checkpoint",
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
 
-_MODEL_TYPES = ("kimi_linear",)
+_MODEL_TYPES = ("kimi_linear", "kimi_k3")
 
 
 def register() -> None:
@@ -25,11 +25,19 @@ def register() -> None:
             "Install it with 'ascend-models-kimi[cpu]' or 'ascend-models-kimi[npu]'."
         ) from error
 
+    from ascend_ops_core.vllm.checkpoint_quantization import serve_quantized
+
+    from ascend_models_kimi.kimi_k3.hf_config import AscendKimiK3Config
     from ascend_models_kimi.kimi_linear.hf_config import AscendKimiLinearConfig
 
-    _CONFIG_REGISTRY["kimi_linear"] = AscendKimiLinearConfig
+    for config in (AscendKimiLinearConfig, AscendKimiK3Config):
+        _CONFIG_REGISTRY[config.model_type] = config
+    serve_quantized(*_MODEL_TYPES)
     module = "ascend_models_kimi.registry"
-    for name, served in (("KimiLinearForCausalLM", "AscendKimiLinearForCausalLM"),):
+    for name, served in (
+        ("KimiLinearForCausalLM", "AscendKimiLinearForCausalLM"),
+        ("KimiK3ForConditionalGeneration", "AscendKimiK3ForConditionalGeneration"),
+    ):
         ModelRegistry.register_model(name, f"{module}:{served}")
 
 
