@@ -101,10 +101,9 @@ def test_suffix_decoding_drafts_for_whom_a_token_was_sampled() -> None:
 
 
 def test_the_runner_takes_ours() -> None:
+    import vllm.v1.spec_decode.ngram_proposer as host
     import vllm.v1.worker.gpu_model_runner as runner
     from ascend_specdec.vllm import proposers
-
-    import vllm.v1.spec_decode.ngram_proposer as host
 
     theirs = runner.SuffixDecodingProposer, runner.NgramProposerGPU, host.NgramProposer
     try:
