@@ -68,7 +68,8 @@ def batch(shapes: list[tuple[int, int, int]], seed: int, **sampling: Any) -> lis
 def check_ragged_chunks_and_prefix(engine: Engine, checkpoints: Checkpoints, way: Way) -> None:
     """Requests join, end and are cut into chunks; a second run finds the prefix cached."""
     oracle = checkpoints.oracle(way.target)
-    shapes = [(1, 30, 0), (190, 24, 0), (17, 12, 2), (127, 20, 3), (129, 9, 5)]
+    # A draft model's last cached block is computed again, so a hit takes two blocks.
+    shapes = [(1, 30, 0), (300, 24, 0), (17, 12, 2), (127, 20, 3), (129, 9, 5)]
     requests = batch(shapes, seed=1)
     before = accepted(engine)
     with engine.scheduling_at_most(90):
@@ -125,10 +126,16 @@ def check_stops(engine: Engine, checkpoints: Checkpoints, way: Way) -> None:
     assert list(output.outputs[0].token_ids) == tokens[: tokens.index(last) + 1]
 
 
-def check_preemption(engine: Engine, checkpoints: Checkpoints, way: Way) -> None:
+def check_preemption(
+    engine: Engine,
+    checkpoints: Checkpoints,
+    way: Way,
+    shapes: tuple[tuple[int, int, int], ...] = tuple(
+        (20 + 23 * i, 150 - 9 * i, i) for i in range(8)
+    ),
+) -> None:
     """Requests that are thrown out while they have drafts go on as if nothing had happened."""
-    shapes = [(20 + 23 * i, 150 - 9 * i, i) for i in range(8)]
-    requests = batch(shapes, seed=40)
+    requests = batch(list(shapes), seed=40)
     before = engine.metric("vllm:num_preemptions")
     results = engine.run(requests)
     assert engine.metric("vllm:num_preemptions") > before
