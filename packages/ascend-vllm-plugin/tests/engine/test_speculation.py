@@ -78,7 +78,7 @@ def test_tokens_are_the_target_s(
 
 
 def places_in_distribution(
-    checkpoints: Checkpoints, way: Way, requests: list[Request], tokens: list[list[int]], seed: int
+    checkpoints: Checkpoints, way: Way, prompts: list[list[int]], tokens: list[list[int]], seed: int
 ) -> torch.Tensor:
     """Where each sampled token lies in the target's distribution, as a number in [0, 1).
 
@@ -89,8 +89,8 @@ def places_in_distribution(
     oracle = checkpoints.oracle(way.target)
     generator = torch.Generator().manual_seed(seed)
     found = []
-    for request, drawn in zip(requests, tokens, strict=True):
-        logits = oracle.picked_logits(request.prompt, drawn).double()
+    for prompt, drawn in zip(prompts, tokens, strict=True):
+        logits = oracle.picked_logits(prompt, drawn).double()
         chance, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
         place = (order == torch.tensor(drawn)[:, None]).long().argmax(dim=-1, keepdim=True)
         before = (chance.cumsum(dim=-1) - chance).gather(1, place)
@@ -107,14 +107,23 @@ def test_sampled_tokens_follow_the_target_s_distribution(
 
     Half of the prompts are stories, for which drafts are good, the others random tokens.
     """
-    requests = []
-    for i in range(100):
-        prompt = story_prompt(30, 100 + i) if i % 2 else random_prompt(30, 1024, seed=i)
-        requests.append(Request(prompt, 200, sampling={"temperature": 1.0, "seed": i}))
+    from vllm import SamplingParams
+
+    prompts = [
+        story_prompt(30, 100 + i) if i % 2 else random_prompt(30, 1024, seed=i) for i in range(100)
+    ]
     before = accepted(engine)
-    tokens = [list(one.tokens) for one in engine.run(requests)]
+    outputs = engine.llm.generate(
+        [{"prompt_token_ids": ids} for ids in prompts],
+        [
+            SamplingParams(max_tokens=200, temperature=1.0, seed=i, ignore_eos=True, detokenize=False)
+            for i in range(100)
+        ],
+        use_tqdm=False,
+    )
     assert accepted(engine) > before
-    places = places_in_distribution(checkpoints, way, requests, tokens, seed=1)
+    tokens = [list(output.outputs[0].token_ids) for output in outputs]
+    places = places_in_distribution(checkpoints, way, prompts, tokens, seed=1)
     assert len(places) == 20_000
     seen = torch.histc(places, bins=BINS, min=0, max=1)
     expected = len(places) / BINS
@@ -135,7 +144,8 @@ def test_a_seed_decides_whatever_the_neighbours(engine: Engine) -> None:
     mixed = engine.run([seeded[2], others[0], seeded[0], others[1], seeded[1]])
     assert [mixed[i].tokens for i in (2, 4, 0)] == alone
     assert engine.llm.reset_prefix_cache()
-    with engine.scheduling_at_most(10):
+    # Enough for all drafts of all requests: with fewer drafts a request draws other numbers.
+    with engine.scheduling_at_most(3 * (GREEDY_DRAFTS.width + 1) + 1):
         chunked = engine.run(seeded)
     assert [one.tokens for one in chunked] == alone
 

@@ -37,6 +37,8 @@ def check_speculation(vllm_config: VllmConfig) -> None:
             "accepted tokens would not be those of the model",
             "Leave it out, or set it to 'standard' or 'block'.",
         )
+    if speculative.method == "extract_hidden_states":
+        _check_connector(vllm_config)
     set_floor(floor_of(vllm_config))
     draft = getattr(speculative, "draft_model_config", None)
     if draft is None or not _QWEN3_DRAFTS & set(draft.hf_config.architectures or []):
@@ -50,3 +52,16 @@ def check_speculation(vllm_config: VllmConfig) -> None:
     check_pair(spec, vllm_config)
     # The output of layer i is the input of layer i + 1.
     draft.hf_config.eagle_aux_hidden_state_layer_ids = [one + 1 for one in spec.target_layers]
+
+
+def _check_connector(vllm_config: VllmConfig) -> None:
+    """Refuse vLLM's example, whose streams and pinned memory are those of CUDA."""
+    transfer = vllm_config.kv_transfer_config
+    connector = None if transfer is None else transfer.kv_connector
+    if connector == "ExampleHiddenStatesConnector":
+        raise InvalidInputError(
+            f"method='extract_hidden_states' with kv_connector={connector!r}",
+            "it copies through pinned memory of CUDA, and would end the engine with the first "
+            "request",
+            "Name a connector of your own.",
+        )
