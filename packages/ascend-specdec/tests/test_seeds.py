@@ -73,3 +73,21 @@ def test_upstream_still_moves_a_cpu_s_generator_by_an_offset() -> None:
     assert "TODO(woosuk): Consider seeds." in inspect.getsource(proposer), (
         "vLLM draws drafts by seeds: see whether sample_drafts is still needed"
     )
+
+
+@pytest.mark.engine
+def test_a_seed_holds_beside_a_request_without_one() -> None:
+    from ascend_specdec.vllm.seeds import keep_seeds
+    from vllm.v1.sample.ops import topk_topp_sampler as upstream
+
+    assert "if len(generators) != logits.shape[0]" in inspect.getsource(upstream), (
+        "vLLM minds single seeds on a CPU: see whether keep_seeds is still needed for that"
+    )
+    for _ in range(2):
+        keep_seeds()
+    sampler = upstream.TopKTopPSampler()
+    drawn = [
+        int(sampler.forward_cpu(torch.zeros(2, 500), {1: seeded(4)}, None, None)[0][1])
+        for _ in range(3)
+    ]
+    assert len(set(drawn)) == 1

@@ -1,6 +1,6 @@
 """A request's seed decides its tokens, whatever its neighbours, chunks and drafts.
 
-Upstream symbols (0.27.1), all for both of vLLM's devices:
+Upstream symbols (0.27.1):
 
 - ``GPUModelRunner._bookkeeping_sync`` moves the generator of a request whose prompt is not complete
   back by the four numbers that a sample takes on CUDA. A CPU's generator has no such counter: a
@@ -8,6 +8,8 @@ Upstream symbols (0.27.1), all for both of vLLM's devices:
   back, on any device.
 - ``compute_probs_and_sample_next_token`` of ``vllm.v1.spec_decode.llm_base_proposer`` draws drafts
   without regard to seeds, so that neighbours decide what is drafted, and with it what is accepted.
+- ``TopKTopPSampler.forward_cpu`` of ``vllm.v1.sample.ops.topk_topp_sampler`` draws all tokens of a
+  step without regard to seeds, unless all of its requests have one.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def _draft_generators(generators: dict[int, torch.Generator]) -> dict[int, torch
 
 
 def keep_seeds() -> None:
-    """Replace both for this process; may be called repeatedly.
+    """Replace them for this process; may be called repeatedly.
 
     Raises:
         AttributeError: vLLM has no method or function of that name there any more.
@@ -84,7 +86,9 @@ def keep_seeds() -> None:
     runner: Any = importlib.import_module("vllm.v1.worker.gpu_model_runner").GPUModelRunner
     if runner._sample.__module__ == __name__:
         return
+    sampler: Any = importlib.import_module("vllm.v1.sample.ops.topk_topp_sampler").TopKTopPSampler
     sample, bookkeep = runner._sample, runner._bookkeeping_sync
+    draw_on_cpu = sampler.forward_cpu
 
     def sample_and_put_back(self: Any, *args: Any, **kwargs: Any) -> Any:
         states = [(one, one.get_state()) for one in _of_incomplete_prompts(self).values()]
@@ -102,6 +106,13 @@ def keep_seeds() -> None:
         finally:
             self.input_batch.generators.update(hidden)
 
+    def draw_by_seeds(
+        self: Any, logits: torch.Tensor, generators: dict[int, torch.Generator], k: Any, p: Any
+    ) -> Any:
+        draw = self.forward_native if generators else draw_on_cpu.__get__(self)
+        return draw(logits, generators, k, p)
+
+    sampler.forward_cpu = draw_by_seeds
     runner._sample = sample_and_put_back
     runner._bookkeeping_sync = bookkeep_without_offsets
 
