@@ -147,7 +147,7 @@ def test_a_seed_decides_whatever_the_neighbours(engine: Engine) -> None:
     mixed = engine.run([seeded[2], others[0], seeded[0], others[1], seeded[1]])
     assert [mixed[i].tokens for i in (2, 4, 0)] == alone
     # Enough for all drafts of all requests: with fewer drafts a request draws other numbers. At the
-    # end of a chunk vLLM's drafter reads another token than the next, so drafts are not those above.
+    # end of a chunk vLLM's drafter reads another token than the next: drafts are not those above.
     chunked = []
     for _ in range(2):
         assert engine.llm.reset_prefix_cache()
