@@ -211,6 +211,30 @@ def m3_context_cells(threads: int) -> None:
 
 
 @app.command()
+def specdec(
+    repeats: _Repeats = 3,
+    threads: Annotated[int, typer.Option(help="Threads.")] = 2,
+) -> None:
+    """Drafts for the trained tiny targets against no speculation, in one run."""
+    command = [sys.executable, "-m", "benchmarks", "specdec-cells", str(repeats), str(threads)]
+    subprocess.run(command, env={**os.environ, **environment(threads)}, check=True)
+
+
+@app.command(hidden=True)
+def specdec_cells(repeats: int, threads: int) -> None:
+    """Run the cells of the drafts' benchmark in this process and write the page."""
+    import torch
+
+    from benchmarks import machine, specdec, specdec_report
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    load = {"load average before the run": f"{os.getloadavg()[0]:.1f}"}
+    facts = machine.describe(threads) | {"torch uses": capability} | load
+    cells = specdec.measure(repeats, typer.echo)
+    typer.echo(f"written: {specdec_report.PAGE}, {specdec_report.write(capability, facts, cells)}")
+
+
+@app.command()
 def profile(
     model: Annotated[str, typer.Option(help="v4, v32 or m3.")] = "v4",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",

@@ -1,4 +1,4 @@
-"""Command line: ``python -m tools.tiny_model train``, ``train-target``, ``train-draft`` and ``check``."""
+"""Command line: ``python -m tools.tiny_model`` trains and checks; see ``--help``."""
 
 from __future__ import annotations
 

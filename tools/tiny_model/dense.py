@@ -54,6 +54,7 @@ class DenseRecipe:
     """How to train; the learning rate follows the share of ``minutes``, or of ``steps`` if given.
 
     ``short`` and ``long`` are the (rows, tokens) of the batches; every ``long_every``-th is long.
+    ``scored`` batches of held-out stories say how good the result is.
     """
 
     minutes: float = 12.0
@@ -64,6 +65,7 @@ class DenseRecipe:
     long_every: int = 3
     learning_rate: float = 3e-3
     weight_decay: float = 0.05
+    scored: int = 8
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def held_out(tokenizer: Tokenizer, length: int = 512) -> Iterator[torch.Tensor]:
 
 
 @torch.no_grad()
-def held_out_loss(model: PreTrainedModel, tokenizer: Tokenizer, count: int = 25) -> float:
+def held_out_loss(model: PreTrainedModel, tokenizer: Tokenizer, count: int) -> float:
     """Mean cross-entropy over ``count`` batches of held-out stories, nats a token."""
     rows = held_out(tokenizer)
     return sum(float(next_token_loss(model, next(rows))) for _ in range(count)) / count
@@ -204,5 +206,5 @@ def train_target(kind: str, recipe: DenseRecipe, tokenizer_from: Path, out: Path
     model.to(torch.bfloat16).save_pretrained(out)
     for name in TOKENIZER_FILES:
         shutil.copyfile(tokenizer_from / name, out / name)
-    loss = held_out_loss(load_target(out), tokenizer)
+    loss = held_out_loss(load_target(out), tokenizer, recipe.scored)
     write_report(out, schedule.progress, held_out_loss=round(loss, 4))

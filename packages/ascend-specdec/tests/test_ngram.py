@@ -11,7 +11,7 @@ from ascend_specdec.ops.ngram import propose_ngrams, reference
 
 
 def drafts_of(text: list[int], grams: tuple[int, int], most: int, limit: int) -> list[int]:
-    """What follows the first place of the longest run of last tokens that stands further in front."""
+    """What follows the first place of the longest run of last tokens further in front."""
     for n in range(grams[1], grams[0] - 1, -1):
         for start in range(len(text) - n):
             if text[start : start + n] == text[len(text) - n :]:
@@ -78,12 +78,12 @@ def test_a_table_s_rows_are_read_in_place() -> None:
 def test_nothing_to_draft() -> None:
     empty = torch.zeros(0, 4, dtype=torch.int32)
     drafts, counts = propose_ngrams(empty, empty[:, 0], shortest=1, longest=1, most=3, limit=9)
-    assert drafts.shape == (0, 3) and counts.shape == (0,)
+    assert drafts.shape == (0, 3)
+    assert counts.shape == (0,)
     text = torch.tensor([[1, 1, 1]])
-    drafts, counts = propose_ngrams(
-        text, torch.tensor([3]), shortest=1, longest=1, most=0, limit=9
-    )
-    assert drafts.shape == (1, 0) and counts.tolist() == [0]
+    drafts, counts = propose_ngrams(text, torch.tensor([3]), shortest=1, longest=1, most=0, limit=9)
+    assert drafts.shape == (1, 0)
+    assert counts.tolist() == [0]
 
 
 @pytest.mark.parametrize(

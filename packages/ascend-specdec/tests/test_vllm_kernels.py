@@ -112,6 +112,16 @@ def test_acceptance_by_configured_rates_is_refused() -> None:
         check_speculation(config)
 
 
+def test_a_connector_that_needs_cuda_is_refused() -> None:
+    given = SimpleNamespace(rejection_sample_method="standard", method="extract_hidden_states")
+    config: Any = SimpleNamespace(speculative_config=given, additional_config={})
+    config.kv_transfer_config = SimpleNamespace(kv_connector="ExampleHiddenStatesConnector")
+    with pytest.raises(InvalidInputError, match="ExampleHiddenStatesConnector"):
+        check_speculation(config)
+    config.kv_transfer_config.kv_connector = "Other"
+    check_speculation(config)
+
+
 def test_ways_of_verification_with_the_law_of_the_target_are_accepted() -> None:
     ways = ("standard", "block")
     given = [SimpleNamespace(rejection_sample_method=one, method="mtp") for one in ways]

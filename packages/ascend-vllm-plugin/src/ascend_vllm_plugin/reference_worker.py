@@ -14,7 +14,7 @@ from ascend_vllm_plugin.eplb import start_balancing
 
 
 class ReferenceWorker(CPUWorker):
-    """Used where experts are balanced, states move, or drafts come or are verified in blocks."""
+    """Keeps seeds, balances experts, moves states, and drafts and verifies in blocks."""
 
     def init_device(self) -> None:
         """Make the runner, with our proposer and verification where they are asked for."""

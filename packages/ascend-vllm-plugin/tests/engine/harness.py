@@ -46,6 +46,7 @@ from ascend_vllm_plugin.testing import (
 )
 
 from .dense_models import DENSE_SPECS, TinyDenseSpec, write_dense_checkpoint
+from .trained import TRAINED_SPECS, TrainedSpec, copy_checkpoint
 
 DEFAULTS: dict[str, Any] = {
     "dtype": "float32",
@@ -71,6 +72,7 @@ FAMILIES: dict[type, tuple[Any, Any]] = {
     TinyK3Spec: (write_k3_checkpoint, K3Oracle),
     TinyDenseSpec: (write_dense_checkpoint, V3Oracle),
     TinyQwen3NextSpec: (write_qwen3_next_checkpoint, Qwen3NextOracle),
+    TrainedSpec: (copy_checkpoint, V3Oracle),
 }
 """What writes a checkpoint and what runs it in transformers, by the kind of its spec."""
 
@@ -83,6 +85,7 @@ ALL_SPECS: dict[str, Any] = {
     **K3_SPECS,
     **DENSE_SPECS,
     **QWEN3_NEXT_SPECS,
+    **TRAINED_SPECS,
 }
 
 

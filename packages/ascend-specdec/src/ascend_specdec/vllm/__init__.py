@@ -24,10 +24,15 @@ def register() -> None:
 
 
 def register_drafts() -> None:
-    """Register this package's draft models, and let them run on vLLM's V1 runner."""
+    """Register draft models, proposers, and the watch over acceptance; on any device.
+
+    May be called any number of times.
+    """
     from vllm.model_executor.models import ModelRegistry
 
+    from ascend_specdec.vllm.acceptance import watch_acceptance
     from ascend_specdec.vllm.block_hooks import take_block_drafts
+    from ascend_specdec.vllm.proposers import replace_proposers
 
     take_block_drafts()
     module = "ascend_specdec.registry"
@@ -36,8 +41,13 @@ def register_drafts() -> None:
         ("DFlash2DraftModel", "DFlash2Qwen3ForCausalLM"),
         ("DFlash2Qwen3ForCausalLM", "DFlash2Qwen3ForCausalLM"),
         ("Qwen3DSparkModel", "AscendQwen3DSparkForCausalLM"),
+        ("Eagle3LlamaForCausalLM", "AscendEagle3LlamaForCausalLM"),
+        ("LlamaForCausalLMEagle3", "AscendEagle3LlamaForCausalLM"),
+        ("LlamaForCausalLMVwnEagle3", "Eagle3VwnLlamaForCausalLM"),
     ):
         ModelRegistry.register_model(name, f"{module}:{served}")
+    replace_proposers()
+    watch_acceptance()
 
 
 def check_speculation(vllm_config: VllmConfig) -> None:
@@ -50,8 +60,10 @@ def check_speculation(vllm_config: VllmConfig) -> None:
 def prepare_runner() -> None:
     """To be called before a V1 runner is made."""
     from ascend_specdec.vllm.block_hooks import use_block_proposer
+    from ascend_specdec.vllm.seeds import keep_seeds
 
     use_block_proposer()
+    keep_seeds()
 
 
 def finish_runner(runner: Any) -> None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from ascend_ops_core.errors import InvalidInputError
 
+from ascend_specdec.vllm.acceptance import floor_of, set_floor
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
@@ -18,11 +20,12 @@ def check_speculation(vllm_config: VllmConfig) -> None:
     """Refuse ways of verification that make other tokens than the model, and bad block drafts.
 
     Says, for a block draft, behind which layers the target's hidden states are taken, which vLLM's
-    V1 runner reads from other keys than these drafts have.
+    V1 runner reads from other keys than these drafts have. Also sets the share of right drafts
+    below which this process warns.
 
     Raises:
-        InvalidInputError: ``rejection_sample_method`` is ``synthetic``, or the draft's config
-            cannot be served.
+        InvalidInputError: ``rejection_sample_method`` is ``synthetic``, the draft's config cannot
+            be served, or a setting is wrong.
     """
     speculative = vllm_config.speculative_config
     if speculative is None:
@@ -34,6 +37,9 @@ def check_speculation(vllm_config: VllmConfig) -> None:
             "accepted tokens would not be those of the model",
             "Leave it out, or set it to 'standard' or 'block'.",
         )
+    if speculative.method == "extract_hidden_states":
+        _check_connector(vllm_config)
+    set_floor(floor_of(vllm_config))
     draft = getattr(speculative, "draft_model_config", None)
     if draft is None or not _QWEN3_DRAFTS & set(draft.hf_config.architectures or []):
         return
@@ -46,3 +52,16 @@ def check_speculation(vllm_config: VllmConfig) -> None:
     check_pair(spec, vllm_config)
     # The output of layer i is the input of layer i + 1.
     draft.hf_config.eagle_aux_hidden_state_layer_ids = [one + 1 for one in spec.target_layers]
+
+
+def _check_connector(vllm_config: VllmConfig) -> None:
+    """Refuse vLLM's example, whose streams and pinned memory are those of CUDA."""
+    transfer = vllm_config.kv_transfer_config
+    connector = None if transfer is None else transfer.kv_connector
+    if connector == "ExampleHiddenStatesConnector":
+        raise InvalidInputError(
+            f"method='extract_hidden_states' with kv_connector={connector!r}",
+            "it copies through pinned memory of CUDA, and would end the engine with the first "
+            "request",
+            "Name a connector of your own.",
+        )

@@ -38,6 +38,8 @@ class AscendConfig(BaseModel):
             cache latents in eight bits, with a scale for every 128 values. ``"model"``: in the
             model's dtype. The default is what the checkpoint wants (ModelSlim's C8 and FAKQuant),
             or the model's dtype.
+        draft_acceptance_floor: share of first drafted tokens that are right below which a warning
+            is given, 0 for none; by default 0.2 with a draft model. Holds on a CPU as well.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,6 +50,7 @@ class AscendConfig(BaseModel):
     o_proj_tensor_parallel_size: int = Field(default=1, ge=1, strict=True)
     cache_dtype: Literal["family", "model"] = "family"
     latent_cache_dtype: Literal["model", "int8"] | None = None
+    draft_acceptance_floor: float | None = Field(default=None, ge=0, le=1)
 
     @classmethod
     def of(cls, vllm_config: VllmConfig) -> AscendConfig:

@@ -30,8 +30,8 @@ def prepare_inputs_padded(
 ) -> None:
     """Find the last accepted token of each request.
 
-    A request with n drafts of which a were accepted has a + 1 valid tokens, so ``n - a`` of its rows
-    at the end are rejected. One without drafts has none rejected.
+    A request with n drafts of which a were accepted has a + 1 valid tokens, so ``n - a`` of its
+    rows at the end are rejected. One without drafts has none rejected.
 
     Args:
         out_indices: ``[R]`` int32 or int64, overwritten with the row that the draft goes on from.
@@ -118,7 +118,8 @@ def next_positions(
 
     Args:
         out_positions: ``[R]`` int32 or int64, overwritten; may be ``positions``.
-        out_slots: ``[N]`` int32 or int64, ``N >= R``, overwritten as a whole; -1 behind the requests.
+        out_slots: ``[N]`` int32 or int64, ``N >= R``, overwritten as a whole; -1 behind the
+            requests.
         seq_lens: ``[R]`` int32 or int64, changed: one more, or 1 where the context is full.
         positions: ``[R]`` int32 or int64, of each request's last token.
         block_table: at least ``[R, blocks]`` int32 or int64, rows in unit steps.

@@ -28,7 +28,13 @@ def _prepare(
         valid = [one for _, one in requests]
         out = new.full(-7, len(requests), dtype=dtype)
         rejected = new.full(-7, len(requests), dtype=I32)
-        return out, rejected, new.tensor(ends, dtype), new.tensor(valid, I32), new.tensor(starts, I32)
+        return (
+            out,
+            rejected,
+            new.tensor(ends, dtype),
+            new.tensor(valid, I32),
+            new.tensor(starts, I32),
+        )
 
     return Case(name, make, large=large)
 

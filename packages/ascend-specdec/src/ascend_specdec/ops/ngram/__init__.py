@@ -1,9 +1,9 @@
 """Drafts from the text itself: what followed the last tokens where they stood before.
 
 Saxena, 2023, "Prompt lookup decoding"; the rules are those of vLLM's
-``v1/spec_decode/ngram_proposer.py``. The longest run of ``shortest`` to ``longest`` last tokens that
-also stands further in front is looked up, at the first of several places, and what follows there is
-drafted. The copy may overlap the tokens that were looked up, and ends with the text.
+``v1/spec_decode/ngram_proposer.py``. The longest run of ``shortest`` to ``longest`` last tokens
+that also stands further in front is looked up, at the first of several places, and what follows
+there is drafted. The copy may overlap the tokens that were looked up, and ends with the text.
 """
 
 from __future__ import annotations

@@ -22,5 +22,8 @@ def supports_propose_ngrams_triton(
     """Texts whose places float32 tells apart."""
     width = tokens.shape[1]
     return first_refusal(
-        (width < EXACT_PLACES, f"texts of {width} tokens, the kernel takes fewer than {EXACT_PLACES}")
+        (
+            width < EXACT_PLACES,
+            f"texts of {width} tokens, the kernel takes fewer than {EXACT_PLACES}",
+        )
     )

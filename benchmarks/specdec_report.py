@@ -1,0 +1,121 @@
+"""The page about drafts: tokens/s, acceptance by position, and from which batch on they lose."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.specdec import BATCHES, DECODE, NONE, PROMPT, Cell
+
+_ROOT = Path(__file__).parents[1]
+PAGE = _ROOT / "docs" / "speculation-benchmarks.md"
+PLOT = _ROOT / "docs" / "img" / "benchmark-speculation.png"
+RESULTS = Path(__file__).parent / "results"
+
+
+def write(capability: str, facts: dict[str, str], cells: list[Cell]) -> Path:
+    """Write raw numbers, page and plot; returns the file with the raw numbers."""
+    date = datetime.date.today().isoformat()
+    raw = {"date": date, "machine": facts, "cells": [asdict(cell) for cell in cells]}
+    file = RESULTS / f"speculation-{capability.lower()}.json"
+    file.write_text(json.dumps(raw, indent=1) + "\n")
+    PAGE.write_text(_page(date, facts, cells))
+    _plot(cells)
+    return file
+
+
+def ahead(cells: list[Cell], cell: Cell) -> float:
+    """Tokens/s over those without speculation at the same batch."""
+    alone = next(c for c in cells if (c.target, c.batch, c.way) == (cell.target, cell.batch, NONE))
+    return cell.rate / alone.rate
+
+
+def break_even(cells: list[Cell], target: str, way: str) -> str:
+    """The first batch at which a way is not faster any more."""
+    for cell in cells:
+        if (cell.target, cell.way) == (target, way) and ahead(cells, cell) <= 1:
+            return str(cell.batch)
+    return f"above {BATCHES[-1]}"
+
+
+def _page(date: str, facts: dict[str, str], cells: list[Cell]) -> str:
+    lines = [
+        "# Drafts on a CPU: speed and acceptance",
+        "",
+        "Measured with `./tools/dev bench -- specdec`: the trained tiny Llama and Qwen3 (about a "
+        f"million parameters, float32) on held-out stories, prompts of {PROMPT} tokens, {DECODE} "
+        "greedy tokens behind the first, all ways in one run, median of the repeats. Texts are "
+        "compared with those without drafts before anything is written. A step of so small a "
+        "model is mostly the engine's own work, which drafts save; figures of large models on "
+        "an NPU are not implied, and nothing here has been run on one.",
+        "",
+        f"![Speed over no speculation by batch](img/{PLOT.name})",
+        "",
+        *(f"- {name}: {value}" for name, value in {"date": date, **facts}.items()),
+    ]
+    for target in dict.fromkeys(cell.target for cell in cells):
+        own = [cell for cell in cells if cell.target == target]
+        ways = list(dict.fromkeys(cell.way for cell in own))
+        lines += [
+            "",
+            f"## {target}",
+            "",
+            "tokens/s, and in brackets how many times those without speculation:",
+            "",
+            f"| batch | {' | '.join(ways)} |",
+            "|---|" + "---|" * len(ways),
+        ]
+        for batch in BATCHES:
+            row = {c.way: c for c in own if c.batch == batch}
+            shown = [
+                f"{row[w].rate:.0f}" + ("" if w == NONE else f" ({ahead(cells, row[w]):.2f}x)")
+                for w in ways
+            ]
+            lines.append(f"| {batch} | {' | '.join(shown)} |")
+        lines += [
+            "",
+            "Share of drafts whose first, second... token was accepted, over all batches, tokens "
+            "of a step (the bonus token included), and the batch from which on a way is not "
+            "faster:",
+            "",
+            "| way | by position | tokens a step | break-even batch |",
+            "|---|---|---|---|",
+        ]
+        for way in ways[1:]:
+            mine = [cell for cell in own if cell.way == way]
+            drafts = sum(cell.drafts for cell in mine)
+            right = [sum(places) for places in zip(*(cell.right for cell in mine), strict=True)]
+            shares = [one / drafts for one in right]
+            lines.append(
+                f"| {way} | {', '.join(f'{s:.2f}' for s in shares)} | {1 + sum(shares):.2f} "
+                f"| {break_even(cells, target, way)} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _plot(cells: list[Cell]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    targets = list(dict.fromkeys(cell.target for cell in cells))
+    figure, axes = plt.subplots(1, len(targets), figsize=(5 * len(targets), 4), squeeze=False)
+    for axis, target in zip(axes[0], targets, strict=True):
+        own = [cell for cell in cells if cell.target == target]
+        for way in dict.fromkeys(cell.way for cell in own if cell.way != NONE):
+            line = [cell for cell in own if cell.way == way]
+            axis.plot(
+                [c.batch for c in line], [ahead(cells, c) for c in line], marker="o", label=way
+            )
+        axis.axhline(1, color="black", linewidth=1)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(BATCHES, [str(b) for b in BATCHES])
+        axis.set_xlabel("batch")
+        axis.set_title(f"{target}: times tokens/s without speculation")
+        axis.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(PLOT, dpi=110)
+    plt.close(figure)

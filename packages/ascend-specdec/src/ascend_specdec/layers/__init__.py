@@ -1,0 +1,1 @@
+"""Modules that draft models are built of, without vLLM."""

@@ -1,0 +1,63 @@
+"""Drafts for Llama and Qwen3 on the simulated NPU: tokens are those of the target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ..harness import Checkpoints, Engine, EnginePool
+from ..speculation import (
+    Way,
+    check_full_context,
+    check_mixed_sampling,
+    check_preemption,
+    check_ragged_chunks_and_prefix,
+    check_stops,
+    engine_of,
+)
+
+pytestmark = pytest.mark.engine_npu
+
+LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
+PREEMPTED = Way("stories-llama", "eagle3", 2, {"draft_sample_method": "probabilistic"})
+WAYS = [
+    Way("stories-llama", "ngram", 4, LOOKUP),
+    Way("stories-llama", "ngram_gpu", 3, LOOKUP),
+    Way("stories-qwen3", "suffix", 5),
+    Way("stories-llama", "medusa", 4),
+    Way("stories-qwen3", "eagle3", 7),
+    PREEMPTED,
+]
+
+SMALL_CACHE: dict[str, Any] = {"num_gpu_blocks_override": 7, "block_size": 128}
+"""Blocks of the longest context and a few more."""
+
+
+@pytest.fixture(params=WAYS, ids=str, scope="module")
+def way(request: pytest.FixtureRequest) -> Way:
+    return request.param
+
+
+@pytest.fixture
+def engine(engines: EnginePool, way: Way) -> Engine:
+    return engine_of(engines, way, **SMALL_CACHE)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [check_ragged_chunks_and_prefix, check_full_context, check_mixed_sampling],
+    ids=lambda check: check.__name__.removeprefix("check_"),
+)
+def test_tokens_are_the_target_s(
+    engine: Engine, checkpoints: Checkpoints, way: Way, check: Any
+) -> None:
+    check(engine, checkpoints, way)
+
+
+@pytest.mark.parametrize("way", [PREEMPTED], ids=str, indirect=True)
+def test_stops_and_preempted_requests(engine: Engine, checkpoints: Checkpoints, way: Way) -> None:
+    """What the host decides, which does not differ between ways of drafting."""
+    check_stops(engine, checkpoints, way)
+    shapes = ((100, 60, 0), (120, 50, 1), (110, 40, 2), (125, 30, 3))
+    check_preemption(engine, checkpoints, way, shapes)
