@@ -30,6 +30,15 @@ def _case(
     return Case(name, make, large=large)
 
 
+def _far_apart(new: Inputs) -> tuple[Any, ...]:
+    """The last tokens stand at two places that fall on the same lane of two tiles."""
+    text = list(range(100, 20101))
+    for place, following in ((5, 1), (5 + (1 << 14), 2)):
+        text[place : place + 3] = [7, 8, following]
+    text[19998:20000] = [7, 8]
+    return new.tensor([text, text], I32), new.tensor([20000, 9], I32), 2, 5, 7, 1 << 20
+
+
 CASES: dict[str, tuple[Case, ...]] = {
     "propose_ngrams": (
         _case("short_texts", (0, 1, 2, 3, 4, 5), 7, grams=(2, 4)),
@@ -39,6 +48,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         _case("one_draft", (30,), 31, grams=(3, 3), most=1),
         _case("nothing_repeats", (33, 20), 33, tokens=1 << 20),
         _case("tiles", (20000, 9), 20001, grams=(2, 5), most=7, tokens=40),
+        Case("far_apart", _far_apart),
         _case("served", (8192,) * 256, 32768, grams=(5, 5), most=3, large=True),
         _case("one_long_text", (131072,), 131072, grams=(2, 5), most=7, large=True),
     )
