@@ -12,7 +12,7 @@ from ascend_attention.vllm.linear.backend import AscendGDNAttentionBackend
 from ascend_attention.vllm.linear.core import DeltaHeads, DeltaInputs, gated_delta_step
 from ascend_attention.vllm.linear.states import step_metadata
 
-__all__ = ["AscendGatedDeltaNetAttention"]
+__all__ = ["AscendGatedDeltaNetAttention", "conv_taps"]
 
 
 class AscendGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
@@ -75,9 +75,18 @@ class AscendGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
             return mixed.new_zeros(shape)
         tokens = meta.num_tokens
         decay, beta = gdn_gates(a[:tokens], b[:tokens], self.A_log, self.dt_bias)
-        weight = self.conv1d.weight
-        taps = weight.view(weight.shape[0], weight.shape[-1]).T.contiguous()
         out = mixed.new_empty(shape)
-        given = DeltaInputs(mixed[:tokens], decay, beta, taps, self.conv1d.bias)
+        taps, bias = conv_taps(self.conv1d), self.conv1d.bias
+        given = DeltaInputs(mixed[:tokens], decay, beta, taps, bias)
         gated_delta_step(heads, self, given, meta, out)
         return out
+
+
+def conv_taps(conv1d: torch.nn.Module) -> torch.Tensor:
+    """``[width, channels]`` of the convolution of a vLLM layer, the current token's row last.
+
+    Where the CPU has AMX, vLLM 0.27.1 packs the weight in its place for a kernel of its own, and
+    keeps the one of the checkpoint as ``_cpu_unpacked_conv_weight``.
+    """
+    weight: torch.Tensor = getattr(conv1d, "_cpu_unpacked_conv_weight", conv1d.weight)
+    return weight.reshape(weight.shape[0], weight.shape[-1]).T.contiguous()
