@@ -76,6 +76,7 @@ class Deployment(_Strict):
         max_num_seqs: requests of a step.
         max_num_batched_tokens: tokens of a step.
         speculative_tokens: tokens that MTP drafts in a step.
+        prefix_caching: asked for, as models with recurrent states need it; others have it anyway.
         gpu_memory_utilization: share of a card that vLLM may use.
         hccl_buffsize: HCCL's buffer in MiB.
         why: when to choose it.
@@ -95,6 +96,7 @@ class Deployment(_Strict):
     max_num_seqs: int = Field(default=128, ge=1)
     max_num_batched_tokens: int = Field(default=2048, ge=1)
     speculative_tokens: int = Field(default=0, ge=0)
+    prefix_caching: bool = False
     gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1)
     hccl_buffsize: int = Field(default=DEFAULT_MIB, ge=1)
     why: str = Field(min_length=1)
@@ -122,6 +124,7 @@ class Deployment(_Strict):
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_num_seqs=self.max_num_seqs,
             speculative_tokens=self.speculative_tokens,
+            prefix_caching=self.prefix_caching,
             hccl_buffer_mib=self.hccl_buffsize,
         )
 
@@ -141,6 +144,8 @@ class Deployment(_Strict):
                 given += [f"--{name}", str(value)]
         if self.expert_parallel:
             given.append("--enable-expert-parallel")
+        if self.prefix_caching:
+            given.append("--enable-prefix-caching")
         if self.speculative_tokens:
             drafts = {"method": "mtp", "num_speculative_tokens": self.speculative_tokens}
             given += ["--speculative-config", json.dumps(drafts)]

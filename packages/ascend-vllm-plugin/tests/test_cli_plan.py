@@ -87,7 +87,7 @@ def test_json_holds_the_whole_plan() -> None:
     assert pool["blocks_needed"] == sum(group["blocks_per_request"] for group in pool["groups"])
     assert report["fits"]
     assert report["refusal"] is None
-    assert report["prefix"] == {"unit": 256, "smallest_shared": 320}
+    assert report["prefix"] == {"cached": True, "unit": 256, "smallest_shared": 320}
 
 
 @pytest.mark.parametrize(

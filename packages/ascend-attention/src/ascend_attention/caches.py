@@ -34,6 +34,7 @@ class CacheRole(StrEnum):
     INDEX_STATE = "index_state_cache"
     LATENT = "latent_cache"
     KEY_VALUE = "attn"
+    RECURRENT_STATE = "states"
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,14 @@ def plan(
         int,
         typer.Option("--speculative-tokens", "-k", min=0, help="Tokens that MTP drafts a step."),
     ] = 0,
+    prefix_caching: Annotated[
+        bool,
+        typer.Option(
+            "--enable-prefix-caching",
+            help="Cache prefixes of models with recurrent states, as the engine does if asked; "
+            "those of other models are cached anyway.",
+        ),
+    ] = False,
     async_scheduling: Annotated[
         bool, typer.Option(help="Schedule a step before the last one is settled, as vLLM does.")
     ] = True,
@@ -199,6 +207,7 @@ def plan(
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
             speculative_tokens=speculative_tokens,
+            prefix_caching=prefix_caching,
             async_scheduling=async_scheduling,
             graphs=graphs,
             capture_sizes=_sizes(capture_sizes),

@@ -95,7 +95,9 @@ def notes(plan: Plan) -> Iterator[str]:
     if request.captures.dropped:
         yield f"graphs: {request.captures.reason}."
     main = plan.pool.groups[0]
-    if plan.pool.padding(main) > _MUCH_PADDING:
+    if any(group.states for group in plan.pool.groups):
+        yield from _state_padding(plan)
+    elif plan.pool.padding(main) > _MUCH_PADDING:
         empty = f"{100 * plan.pool.padding(main):.0f} %"
         yield (
             f"{empty} of the blocks of compressed caches are padding: vLLM makes every "
@@ -109,6 +111,18 @@ def notes(plan: Plan) -> Iterator[str]:
             f"({plan.needed_hccl.how}). Set it to {needed}, and plan again with "
             f"--hccl-buffsize {needed}."
         )
+
+
+def _state_padding(plan: Plan) -> Iterator[str]:
+    for group in plan.pool.groups:
+        empty = plan.pool.padding(group)
+        if empty > _MUCH_PADDING:
+            what = "latents" if group.states is None else "recurrent states"
+            yield (
+                f"{100 * empty:.0f} % of a block of {len(group.caches)} {what} are padding: every "
+                f"page is as long as that of {group.block_tokens} tokens, and every group has room "
+                "for as many layers as the largest."
+            )
 
 
 def _most_requests(plan: Plan) -> int:

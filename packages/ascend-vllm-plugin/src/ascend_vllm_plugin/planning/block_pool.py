@@ -6,7 +6,8 @@ The engine tests compare both, block for block. What a row of a cache is comes f
 ``ascend_attention.caches`` and from nowhere else.
 
 A block of the pool is as long as the largest group of caches; every group overlays its caches in
-it from the start, and a block belongs to one group at a time.
+it from the start, and a block belongs to one group at a time. With recurrent states every cache of
+every group has a page of the same length, and groups have about as many caches each.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from ascend_attention.caches import CacheKind
 
 from ascend_vllm_plugin.planning.models import ModelSpec, caches_of_layer
+from ascend_vllm_plugin.planning.states import StatePages, StateUse
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,20 @@ class CacheGroup:
         return self.caches[0].kind.window
 
     @property
+    def states(self) -> StateUse | None:
+        """How many recurrent states a request has, if that is what the group holds."""
+        kind = self.caches[0].kind
+        return kind.use if isinstance(kind, StatePages) else None
+
+    @property
     def bytes_used(self) -> int:
         """Bytes of a pool block that the group fills."""
         return sum(cache.kind.block_bytes for cache in self.caches)
 
     def blocks_at_most(self, tokens: int, tokens_in_flight: int) -> int:
         """Blocks that a request of ``tokens`` may hold at once, as vLLM admits it."""
+        if self.states is not None:
+            return self.states.slots
         if self.window is None:
             return _ceil(tokens, self.block_tokens)
         held = min(self.window - 1 + tokens_in_flight, tokens)
@@ -162,6 +172,7 @@ def caches_of(
     keep_dtype: bool = False,
     int8_latents: bool = False,
     ranks: int = 1,
+    states: StateUse | None = None,
 ) -> list[LayerCache]:
     """Every cache of a model, layer by layer.
 
@@ -174,6 +185,7 @@ def caches_of(
         keep_dtype: rows keep the model's dtype, whatever the family fixes.
         int8_latents: latents have eight bits.
         ranks: tensor-parallel ranks.
+        states: how many recurrent states a request has, or None for one.
 
     Raises:
         InvalidInputError: an unknown device family or block size.
@@ -191,6 +203,7 @@ def caches_of(
             keep_dtype=keep_dtype,
             int8_latents=int8_latents,
             ranks=ranks,
+            states=states,
         )
     ]
 
@@ -205,6 +218,8 @@ def pool_of(
         draft: the last cache is that of a draft.
         context_ranks: cards that share a context; more than 1 only without windows.
     """
+    if any(isinstance(cache.kind, StatePages) for cache in caches):
+        return _hybrid_pool(caches, caches[-1] if draft else None)
     compressed = [cache for cache in caches if cache.kind.window is None]
     windowed: dict[tuple[int, int], list[LayerCache]] = {}
     for cache in caches:
@@ -227,6 +242,21 @@ def pool_of(
         max(group.bytes_used for group in groups),
         sum(pages) * max(group.tuples for group in groups),
     )
+
+
+def _hybrid_pool(caches: Sequence[LayerCache], last: LayerCache | None) -> BlockPool:
+    """Latents and recurrent states, whose pages are as long as a block of latents."""
+    states = [cache for cache in caches if isinstance(cache.kind, StatePages)]
+    latents = [cache for cache in caches if not isinstance(cache.kind, StatePages)]
+    fewest, most = sorted((len(states), len(latents)))
+    # A few caches more than half of the groups' size would leave much of the last group empty.
+    size = most if most < 1.5 * fewest else fewest
+    groups = []
+    for members in (latents, states):
+        parts = _ceil(len(members), size)
+        groups += [_group(members[i::parts], last) for i in range(parts)]
+    stride = max(len(group.caches) for group in groups) * latents[0].kind.block_bytes
+    return BlockPool(tuple(groups), stride, stride)
 
 
 def _group(caches: Sequence[LayerCache], last: LayerCache | None, ranks: int = 1) -> CacheGroup:

@@ -140,8 +140,10 @@ def _compare(
     unused = draft_prefixes(spec)
     drafts = sum(name.startswith(unused) for name in stored)
     if spec.num_mtp_layers and drafts:
-        rules |= mtp_table(spec, shard).rules
-        unused = ()
+        table = mtp_table(spec, shard)
+        rules |= table.rules
+        # Copies of what the main model has.
+        unused = tuple(one for one in table.ignored_prefixes if one.startswith(unused))
     elif spec.num_mtp_layers:
         report.notes.append("no MTP tensors: it can be served, but not with MTP speculation")
     elif drafts:

@@ -21,6 +21,7 @@ from ascend_models_deepseek.deepseek_v4 import weights as v4_weights
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES as V4_RULES
 from ascend_models_deepseek.deepseek_v4.sharding import Shard as V4Shard
+from ascend_models_kimi.kimi_linear.quantization import LAYER_RULES as KIMI_RULES
 from ascend_models_minimax.minimax_m3.quantization import LAYER_RULES as M3_RULES
 from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
@@ -28,15 +29,19 @@ from ascend_ops_core.quantized_weights import LayerRules, QuantizationResolver, 
 from ascend_ops_core.quantized_weights.descriptions import CacheDescription
 
 from ascend_vllm_plugin.compressed_caches import block_sizes
+from ascend_vllm_plugin.planning.kimi import MODEL_TYPES as KIMI_TYPES
+from ascend_vllm_plugin.planning.kimi import PlannedKimi, description_at_the_top
+from ascend_vllm_plugin.planning.kimi import Shard as KimiShard
 from ascend_vllm_plugin.planning.minimax import MODEL_TYPES as M3_TYPES
 from ascend_vllm_plugin.planning.minimax import PlannedMiniMaxM3
 from ascend_vllm_plugin.planning.minimax import Shard as M3Shard
+from ascend_vllm_plugin.planning.states import SMALLEST_BLOCK, StateUse
 
-ModelSpec = DeepseekV4Spec | DeepseekV3Spec | PlannedMiniMaxM3
-ModelShard = V4Shard | V3Shard | M3Shard
+ModelSpec = DeepseekV4Spec | DeepseekV3Spec | PlannedMiniMaxM3 | PlannedKimi
+ModelShard = V4Shard | V3Shard | M3Shard | KimiShard
 
 V4 = "deepseek_v4"
-MODEL_TYPES = (V4, *ARCHITECTURES, *M3_TYPES)
+MODEL_TYPES = (V4, *ARCHITECTURES, *M3_TYPES, *KIMI_TYPES)
 
 
 def read_spec(config: Mapping[str, Any]) -> ModelSpec:
@@ -53,6 +58,8 @@ def read_spec(config: Mapping[str, Any]) -> ModelSpec:
         return DeepseekV4Spec.from_config(config)
     if kind in M3_TYPES:
         return PlannedMiniMaxM3.from_config(config)
+    if kind in KIMI_TYPES:
+        return PlannedKimi.from_config(config)
     return ARCHITECTURES[kind].spec.from_config(config)
 
 
@@ -69,6 +76,9 @@ def main_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
     if isinstance(spec, PlannedMiniMaxM3):
         assert isinstance(shard, M3Shard)
         return spec.main_table(shard)
+    if isinstance(spec, PlannedKimi):
+        assert isinstance(shard, KimiShard)
+        return spec.main_table(shard)
     assert isinstance(shard, V3Shard)
     return v3_weights.main_table(_architecture(spec), spec, shard)
 
@@ -81,6 +91,9 @@ def mtp_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
     if isinstance(spec, PlannedMiniMaxM3):
         assert isinstance(shard, M3Shard)
         return spec.mtp_table(shard)
+    if isinstance(spec, PlannedKimi):
+        assert isinstance(shard, KimiShard)
+        return spec.mtp_table(shard)
     assert isinstance(shard, V3Shard)
     return v3_weights.mtp_table(_architecture(spec), spec, shard)
 
@@ -92,7 +105,8 @@ def draft_prefixes(spec: ModelSpec) -> tuple[str, ...]:
     if isinstance(spec, PlannedMiniMaxM3):
         return (f"{spec.root}model.mtp.",)
     first = spec.num_hidden_layers
-    return tuple(f"model.layers.{first + i}." for i in range(max(spec.num_mtp_layers, 1)))
+    root = spec.root if isinstance(spec, PlannedKimi) else ""
+    return tuple(f"{root}model.layers.{first + i}." for i in range(max(spec.num_mtp_layers, 1)))
 
 
 def draft_key(spec: ModelSpec) -> str:
@@ -126,7 +140,7 @@ def shard_of(
     """
     if isinstance(spec, DeepseekV4Spec):
         return V4Shard.of(spec, size, 0, vocabulary, projection)
-    if isinstance(spec, PlannedMiniMaxM3):
+    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi):
         return spec.shard(size, vocabulary)
     return V3Shard.of(spec, size, 0, vocabulary)
 
@@ -158,6 +172,7 @@ def caches_of_layer(
     keep_dtype: bool,
     int8_latents: bool = False,
     ranks: int = 1,
+    states: StateUse | None = None,
 ) -> list[CacheKind]:
     """The caches of one layer, MTP layers after the main ones.
 
@@ -170,6 +185,7 @@ def caches_of_layer(
         keep_dtype: rows keep the model's dtype, whatever the family fixes.
         int8_latents: latents have eight bits.
         ranks: tensor-parallel ranks, which share key-value heads out; latents lie whole on each.
+        states: how many recurrent states a request has, or None for one.
 
     Raises:
         InvalidInputError: an unknown device family or block size.
@@ -177,6 +193,15 @@ def caches_of_layer(
     if isinstance(spec, PlannedMiniMaxM3):
         return spec.caches(
             layer, dtype=dtype, device=device, block_tokens=block_tokens, ranks=ranks
+        )
+    if isinstance(spec, PlannedKimi):
+        return spec.caches(
+            layer,
+            dtype=dtype,
+            device=device,
+            block_tokens=block_tokens,
+            ranks=ranks,
+            states=states or StateUse(),
         )
     if not isinstance(spec, DeepseekV4Spec):
         return _architecture(spec).caches(
@@ -208,6 +233,14 @@ def check_block_size(spec: ModelSpec, device: str, block_size: int | None) -> No
         sizes = block_sizes(device, ratios)
     elif isinstance(spec, PlannedMiniMaxM3):
         kind, sizes = "selected", [spec.block_tokens]
+    elif isinstance(spec, PlannedKimi):
+        if device != "cpu" and (block_size or 0) % SMALLEST_BLOCK:
+            raise InvalidInputError(
+                f"block_size={block_size}",
+                f"on {device} kernels read latents of {SMALLEST_BLOCK} tokens at once",
+                f"Leave --block-size unset, or use a multiple of {SMALLEST_BLOCK}.",
+            )
+        return
     else:
         kind, sizes = "latent", list(latent_blocks(device))
     if block_size not in (None, *sizes):
@@ -225,6 +258,8 @@ def rotary_tables(spec: ModelSpec) -> tuple[int, int]:
         return 2, spec.rope_head_dim
     if isinstance(spec, PlannedMiniMaxM3):
         return 1, spec.text.rotary_dim
+    if isinstance(spec, PlannedKimi):
+        return 0, 0
     return 1, spec.qk_rope_head_dim
 
 
@@ -243,7 +278,9 @@ def resolver_of(config: Mapping[str, Any], directory: Path) -> QuantizationResol
     Raises:
         InvalidInputError: a format that is not known, or a description that cannot be read.
     """
-    return QuantizationResolver.of(config, layer_rules(config), read_modelslim(directory))
+    return QuantizationResolver.of(
+        description_at_the_top(config), layer_rules(config), read_modelslim(directory)
+    )
 
 
 def layer_rules(config: Mapping[str, Any]) -> LayerRules:
@@ -251,6 +288,8 @@ def layer_rules(config: Mapping[str, Any]) -> LayerRules:
     kind = config.get("model_type")
     if kind in M3_TYPES:
         return M3_RULES
+    if kind in KIMI_TYPES:
+        return KIMI_RULES
     return V4_RULES if kind == V4 else V3_RULES
 
 
@@ -265,7 +304,7 @@ def has_int8_latents(
         device: a key of the cache table.
         cache_dtype: ``"family"`` or ``"model"``, as in ``additional_config``.
     """
-    if isinstance(spec, DeepseekV4Spec | PlannedMiniMaxM3):
+    if isinstance(spec, DeepseekV4Spec | PlannedMiniMaxM3 | PlannedKimi):
         return False
     sparse = _architecture(spec).sparse
     return wants_int8_latents(described, cache_dtype, sparse=sparse, family=device)

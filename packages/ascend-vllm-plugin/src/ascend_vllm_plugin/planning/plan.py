@@ -25,6 +25,7 @@ from ascend_vllm_plugin.planning.models import (
 from ascend_vllm_plugin.planning.projection import PlannedProjection, planned_projection
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import ModelSource, dtype_of, weight_format_of
+from ascend_vllm_plugin.planning.states import StatePages
 from ascend_vllm_plugin.planning.step_memory import Shape
 from ascend_vllm_plugin.planning.weights import (
     Layout,
@@ -52,6 +53,7 @@ class CacheUse:
         scales: of a quantised row, or None.
         row_bytes: bytes of a row with its scales.
         window: tokens that stay cached, or None for all.
+        states: recurrent states of a request, or None where a row is of tokens.
         request_bytes: bytes of a generating request's blocks on one card, all layers, without
             padding.
     """
@@ -66,6 +68,7 @@ class CacheUse:
     scales: RowScales | None
     row_bytes: int
     window: int | None
+    states: int | None
     request_bytes: int
 
 
@@ -206,6 +209,10 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
     resolver = source.resolver if request.weight_format in _AS_DESCRIBED else None
     weight_format = weight_format_of(source.config, request.weight_format, resolver)
     dtype = dtype_of(source.config, request.dtype, weight_format)
+    layout, step = request.layout, request.step
+    # Before caches and projection are chosen, since its error names the numbers of cards that
+    # would do.
+    check_layout(spec, layout)
     caches = caches_of(
         spec,
         dtype=dtype,
@@ -217,11 +224,9 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         and request.layout.context == 1
         and has_int8_latents(spec, resolver.cache, request.device, request.cache_dtype),
         ranks=request.layout.tensor,
+        states=request.states,
     )
     _check_kv_dtype(request, caches)
-    layout, step = request.layout, request.step
-    # Before the projection is chosen, since its error names the numbers of cards that would do.
-    check_layout(spec, layout)
     check_balancing(spec, layout)
     projection = planned_projection(
         spec, layout, request.device, dtype, request.o_proj, request.o_proj_tensor_parallel_size
@@ -300,8 +305,9 @@ def _check_context(spec: ModelSpec, layout: Layout) -> None:
     if layout.context > 1 and not shares_contexts(spec):
         raise InvalidInputError(
             f"dcp={layout.context}",
-            "DeepSeek-V4's compressed caches and windows lie whole on every card, and of "
-            "MiniMax-M3 ranks share the scores of blocks, not the caches",
+            "DeepSeek-V4's compressed caches and windows lie whole on every card, of MiniMax-M3 "
+            "ranks share the scores of blocks, not the caches, and Kimi's states have no tokens to "
+            "be shared out by",
             "Plan without it.",
         )
 
@@ -318,6 +324,8 @@ def _uses(
         if kind.window is not None:
             held = min(kind.window - 1 + load.decode_in_flight, length)
         blocks = -(-held // (kind.block_tokens * context_ranks))
+        states = kind.use.slots if isinstance(kind, StatePages) else None
+        blocks = blocks if states is None else states
         yield CacheUse(
             kind.role,
             kind.compress_ratio,
@@ -329,6 +337,7 @@ def _uses(
             kind.scales,
             kind.row_bytes,
             kind.window,
+            states,
             blocks * kind.block_bytes * layers,
         )
 
@@ -365,7 +374,8 @@ def _needed_hccl(source: ModelSource, request: PlanRequest, dtype: torch.dtype) 
 
 
 def _check_kv_dtype(request: PlanRequest, caches: Sequence[LayerCache]) -> None:
-    kept = str(caches[0].kind.dtype).removeprefix("torch.")
+    rows = (one.kind for one in caches if not isinstance(one.kind, StatePages))
+    kept = str(next(rows).dtype).removeprefix("torch.")
     if request.kv_dtype not in ("auto", kept):
         raise InvalidInputError(
             f"kv_dtype={request.kv_dtype!r}",

@@ -119,6 +119,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
                 },
                 "row_bytes": use.row_bytes,
                 "window": use.window,
+                "states": use.states,
                 "request_bytes": use.request_bytes,
             }
             for use in plan.caches
@@ -151,7 +152,12 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "dropped": list(request.captures.dropped),
             "streams_of_each": request.captures.streams,
         },
-        "prefix": {"unit": pool.prefix_unit, "smallest_shared": pool.smallest_shared_prefix},
+        "prefix": {
+            "cached": request.prefix_caching or not _state_bytes(plan),
+            "unit": pool.prefix_unit,
+            "smallest_shared": pool.smallest_shared_prefix,
+        },
+        "state_bytes_of_a_request": _state_bytes(plan),
         "hccl_buffsize": {
             "set_mib": request.hccl_buffer_mib,
             "needed_mib": plan.needed_hccl.mib,
@@ -197,10 +203,19 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
         f"per replica need {pool.blocks_of(request.load, plan.max_model_len)}. vLLM would report a "
         f"maximum concurrency of {plan.max_concurrency:.2f}."
     )
-    yield (
-        f"A prefix is reused in units of {pool.prefix_unit} tokens; two prompts must share at "
-        f"least {pool.smallest_shared_prefix}."
-    )
+    if _state_bytes(plan):
+        yield (
+            f"The recurrent states of a request take {_state_bytes(plan) / 1024**2:.2f} MiB of a "
+            "card, however long it is, without padding. A state's page is padded to that of "
+            f"{pool.prefix_unit} tokens."
+        )
+    if _state_bytes(plan) and not request.prefix_caching:
+        yield (
+            "No prefix is reused: with recurrent states vLLM caches prefixes only if asked "
+            "(--enable-prefix-caching), in units of a block, with a state more for a request."
+        )
+    else:
+        yield _prefix(plan)
     sizes = request.captures.sizes
     if sizes:
         listed = ", ".join(
@@ -246,13 +261,34 @@ def _cache_table(plan: Plan) -> Table:
             str(use.layers),
             str(use.block_tokens),
             _row(use),
-            "all" if use.window is None else f"{use.window} tokens",
+            _kept(use),
             f"{use.request_bytes / 1024**2:.2f} MiB",
         )
     return table
 
 
+def _kept(use: CacheUse) -> str:
+    if use.states is not None:
+        return f"{use.states} state{'s' if use.states > 1 else ''}"
+    return "all" if use.window is None else f"{use.window} tokens"
+
+
+def _prefix(plan: Plan) -> str:
+    pool = plan.pool
+    return (
+        f"A prefix is reused in units of {pool.prefix_unit} tokens; two prompts must share at "
+        f"least {pool.smallest_shared_prefix}."
+    )
+
+
+def _state_bytes(plan: Plan) -> int:
+    """Bytes of the recurrent states of a request on one card."""
+    return sum(use.request_bytes for use in plan.caches if use.states is not None)
+
+
 def _row(use: CacheUse) -> str:
+    if use.states is not None:
+        return f"{use.width} bytes"
     if use.scales is None:
         return f"{use.width} x {_short(use.dtype)}"
     kept = use.scales.rotary or 0

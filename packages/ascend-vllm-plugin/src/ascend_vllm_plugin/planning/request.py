@@ -11,6 +11,7 @@ from ascend_vllm_plugin.planning.block_pool import Load
 from ascend_vllm_plugin.planning.captures import CapturePlan, default_sizes, plan_captures
 from ascend_vllm_plugin.planning.estimates import Step
 from ascend_vllm_plugin.planning.hccl import DEFAULT_MIB
+from ascend_vllm_plugin.planning.states import StateUse
 from ascend_vllm_plugin.planning.weights import Layout
 
 DEVICES = tuple(DEVICE_CACHES)
@@ -37,6 +38,8 @@ class PlanRequest:
         max_num_batched_tokens: tokens of a step.
         max_num_seqs: requests of a step.
         speculative_tokens: tokens that MTP drafts in a step; 0 loads no draft.
+        prefix_caching: whether prefixes are cached for models with recurrent states, where vLLM
+            does so only if asked; other models' prefixes are.
         async_scheduling: whether the next step is scheduled before the last one is settled.
         graphs: whether decode steps are captured (never on a CPU).
         capture_sizes: numbers of tokens to capture, or None for vLLM's own.
@@ -60,6 +63,7 @@ class PlanRequest:
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 128
     speculative_tokens: int = 0
+    prefix_caching: bool = False
     async_scheduling: bool = True
     graphs: bool = True
     capture_sizes: tuple[int, ...] | None = None
@@ -129,6 +133,11 @@ class PlanRequest:
     def step(self) -> Step:
         """The largest step."""
         return Step(self.max_num_batched_tokens, self.max_num_seqs, self.speculative_tokens)
+
+    @property
+    def states(self) -> StateUse:
+        """Recurrent states of a request."""
+        return StateUse(self.speculative_tokens, self.prefix_caching)
 
     @property
     def load(self) -> Load:

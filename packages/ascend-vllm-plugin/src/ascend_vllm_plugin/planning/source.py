@@ -18,6 +18,7 @@ from ascend_vllm_plugin.planning.models import (
     MODEL_TYPES,
     V4,
     ModelSpec,
+    description_at_the_top,
     layer_rules,
     read_spec,
     resolver_of,
@@ -142,7 +143,7 @@ def weight_format_of(
     if asked not in ("auto", WeightFormat.STORED):
         return WeightFormat(asked)
     if resolver is None:
-        resolver = QuantizationResolver.of(config, layer_rules(config))
+        resolver = QuantizationResolver.of(description_at_the_top(config), layer_rules(config))
     if resolver.source is None and asked == "auto":
         return WeightFormat.MODEL
     if resolver.source is None:

@@ -24,6 +24,7 @@ from ascend_ops_core.devices import DeviceFacts
 from ascend_vllm_plugin.planning.block_pool import CacheGroup
 from ascend_vllm_plugin.planning.captures import CapturePlan
 from ascend_vllm_plugin.planning.estimates import MIB, Estimate, Step
+from ascend_vllm_plugin.planning.kimi import PlannedKimi
 from ascend_vllm_plugin.planning.minimax import PlannedMiniMaxM3
 from ascend_vllm_plugin.planning.models import ModelSpec
 from ascend_vllm_plugin.planning.weights import Layout
@@ -135,10 +136,17 @@ def block_tables(groups: Iterable[CacheGroup], step: StepSize) -> Estimate:
         step: the largest step.
     """
     return Estimate(
-        block_table_bytes((group.block_tokens for group in groups), step),
+        block_table_bytes((_table_tokens(group, step.length) for group in groups), step),
         f"block tables of {step.sequences} requests of {step.length} tokens, which the worker sets "
         "aside, since vLLM makes them after the caches",
     )
+
+
+def _table_tokens(group: CacheGroup, length: int) -> int:
+    """Tokens for which the group's block table has one column, of requests of ``length``."""
+    states = group.states
+    alone = states is not None and not states.prefix_caching
+    return length if alone else group.block_tokens
 
 
 def attention(
@@ -169,7 +177,8 @@ def _attention_bytes(
     prompts: bool = True,
 ) -> int:
     spec = shape.spec
-    total = metadata_bytes(([one.kind for one in group.caches] for group in groups), step)
+    paged = (group for group in groups if group.states is None)
+    total = metadata_bytes(([one.kind for one in group.caches] for group in paged), step)
     if isinstance(spec, DeepseekV3Spec):
         return total + context_bytes(
             step,
@@ -180,7 +189,7 @@ def _attention_bytes(
             itemsize=shape.itemsize,
             prompts=prompts,
         )
-    if facts is None:
+    if facts is None or isinstance(spec, PlannedKimi):
         return total
     if isinstance(spec, PlannedMiniMaxM3):
         return total + spec.attention_bytes(step.tokens, step.length, shape.layout.tensor)
@@ -205,7 +214,7 @@ def _token_bytes(shape: Shape) -> int:
     heads = spec.num_attention_heads // shape.layout.tensor
     if isinstance(spec, DeepseekV3Spec):
         return _latent_token_bytes(shape, spec, heads)
-    if isinstance(spec, PlannedMiniMaxM3):
+    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi):
         widest = spec.token_bytes(shape.layout.tensor, shape.hidden, item)
         # The draft keeps what it was given beside what it made of it.
         return max(widest, _expert_bytes(shape)) + (3 * shape.hidden if shape.draft else 0)
@@ -247,7 +256,10 @@ def _expert_bytes(shape: Shape) -> int:
     chosen = spec.num_experts_per_tok
     if not whole:
         chosen = -(-chosen * layout.data // layout.expert)
-    rows = chosen * (2 * shape.hidden + inter * shape.itemsize)
+    width = shape.hidden
+    if isinstance(spec, PlannedKimi):
+        width = spec.expert_hidden_size * shape.itemsize
+    rows = chosen * (2 * width + inter * shape.itemsize)
     routing = spec.num_experts_per_tok * 4 * _FLOAT32
     summed = shape.hidden + 2 * spec.hidden_size * _FLOAT32
     return 2 * (shape.streams + shape.hidden) + rows + routing + summed

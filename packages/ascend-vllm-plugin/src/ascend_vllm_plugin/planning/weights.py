@@ -21,6 +21,7 @@ from ascend_ops_core.quantized_weights import QuantizationResolver
 from ascend_vllm_plugin.planning.models import (
     ModelShard,
     ModelSpec,
+    PlannedKimi,
     main_table,
     mtp_table,
     rotary_tables,
@@ -47,17 +48,21 @@ _KEPT = (
     "kv_b_proj.",
     "indexer.wk.",
 )
-_VISION = re.compile(r"^(vision_tower|multi_modal_projector|patch_merge_mlp)\.")
+# Kimi's mixing of blocks and its convolutions compute in float32.
+_FLOAT32 = re.compile(r"(_res_proj|_conv1d)\.weight$")
+_VISION = re.compile(r"^(vision_tower|multi_modal_projector|patch_merge_mlp|mm_projector)\.")
 _PARTS = (
     (_VISION, "vision tower"),
     (re.compile(r"^(language_model\.)?(model\.embed_tokens|embed)\."), "embedding"),
     (re.compile(r"^(language_model\.)?(lm_)?head\."), "output head"),
+    (re.compile(r"(attention|mlp|attn)_res_(norm|proj)\."), "attention residuals"),
     (re.compile(r"attn\.index(er\.|_)"), "indexer"),
     (re.compile(r"attn\.compressor\."), "compressor"),
     (re.compile(r"attn\."), "attention"),
     (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.experts\."), "routed experts"),
     (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.shared_experts\."), "shared experts"),
     (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.gate\."), "router"),
+    (re.compile(r"\.routed_expert_(down_proj|norm|up_proj)\."), "projections of experts"),
     (re.compile(r"\.mlp\."), "dense MLP"),
     (re.compile(r""), "norms and hyper-connections"),
 )
@@ -191,7 +196,11 @@ def weights_by_part(
             return count + count // _MXFP8_BLOCK
         if resolver is not None and weight_format is WeightFormat.STORED:
             return stored_bytes(name, rule, shape, dtype, resolver)
-        return tensor_bytes(tensor_class(name, rule), shape, dtype, weight_format)
+        kind = tensor_class(name, rule)
+        if kind is TensorClass.LINEAR and isinstance(spec, PlannedKimi):
+            # Whatever a checkpoint stores, only routed experts stay so.
+            kind = TensorClass.PLAIN
+        return tensor_bytes(kind, shape, dtype, weight_format)
 
     def main(few: ModelSpec) -> Mapping[str, TensorRule]:
         return _held(few, shard)
@@ -276,6 +285,8 @@ def tensor_class(name: str, rule: TensorRule) -> TensorClass:
     if len(rule.shape) == 1 or leaf.startswith("hc_") or leaf == "ape":
         return TensorClass.CONTROL
     if name.endswith((".mlp.gate.weight", ".block_sparse_moe.gate.weight")):
+        return TensorClass.CONTROL
+    if _FLOAT32.search(name):
         return TensorClass.CONTROL
     if ".experts." in name:
         return TensorClass.EXPERT
