@@ -9,6 +9,10 @@ import pytest
 import torch
 from ascend_attention.vllm.linear import LinearStateLayer
 from ascend_models_kimi.testing import KimiLinearOracle
+from ascend_vllm_plugin.planning.block_pool import caches_of, pool_of
+from ascend_vllm_plugin.planning.source import read_model
+from ascend_vllm_plugin.planning.states import StateUse
+from ascend_vllm_plugin.planning.weights import Layout, weights_by_part
 
 from .harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
 
@@ -85,6 +89,20 @@ def test_shared_prefix_with_other_endings(engine: Engine, checkpoints: Checkpoin
         results = engine.run(requests)
     assert [result.cached for result in results] == [300 // unit * unit] * 3
     assert_all_match(oracle, requests, results)
+
+
+def test_weights_and_pool_are_as_planned(engine: Engine, checkpoints: Checkpoints) -> None:
+    spec = read_model(checkpoints.folder(NAME)).spec
+    parts = weights_by_part(spec, Layout(), torch.float32)
+    held = engine.runner.get_model().parameters()
+    assert sum(parts.values()) == sum(one.nbytes for one in held)
+    use = StateUse(prefix_caching=True)
+    pool = pool_of(caches_of(spec, dtype=torch.float32, device="cpu", states=use))
+    allocated = engine.scheduler.kv_cache_config
+    size = sum(tensor.size for tensor in allocated.kv_cache_tensors)
+    assert size == pool.stride * allocated.num_blocks
+    assert len(pool.groups) == len(allocated.kv_cache_groups)
+    assert pool.prefix_unit == engine.engine.vllm_config.cache_config.block_size
 
 
 def test_states_of_free_slots_are_left_alone(engine: Engine) -> None:
