@@ -19,9 +19,11 @@ from ascend_models_kimi.testing.k3_processor_files import (
     write_k3_processor_files,
 )
 from ascend_ops_core.testing.language_models import FLOAT32_LOGITS_ATOL, random_prompt
+from ascend_vllm_plugin.planning.states import StateUse
 from PIL import Image
 
 from .harness import Checkpoints, Engine, EnginePool, Request, Result
+from .test_kimi_linear import assert_as_planned
 
 pytestmark = pytest.mark.engine
 
@@ -111,6 +113,11 @@ def test_images_of_odd_sizes_beside_text(engine: Engine, oracle: K3Oracle) -> No
         assert_equal(oracle, *expanded(oracle, engine, prompt, each), result)
 
 
+def test_weights_and_pool_are_as_planned(engine: Engine, checkpoints: Checkpoints) -> None:
+    use = StateUse(drafts=2, prefix_caching=True)
+    assert_as_planned(engine, checkpoints.folder(NAME), use)
+
+
 def test_the_image_decides(engine: Engine) -> None:
     prompt = [*words(9, 1), PLACEHOLDER, *words(30, 2)]
     ours = [
@@ -150,6 +157,7 @@ def test_mxfp4_experts(engines: EnginePool, checkpoints: Checkpoints) -> None:
     assert isinstance(oracle, K3Oracle)
     write_k3_processor_files(checkpoints.folder("k3_mxfp4"))
     engine = engines.get("k3_mxfp4", skip_tokenizer_init=False)
+    assert_as_planned(engine, checkpoints.folder("k3_mxfp4"), StateUse())
     requests = [Request(oracle.clear_prompt(n, 8, seed=n), 8) for n in (3, 70)]
     for request, result in zip(requests, engine.run(requests), strict=True):
         assert_equal(oracle, request.prompt, {}, result)

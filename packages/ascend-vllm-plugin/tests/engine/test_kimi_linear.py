@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from ascend_models_kimi.testing import KimiLinearOracle
 from ascend_vllm_plugin.planning.block_pool import caches_of, pool_of
 from ascend_vllm_plugin.planning.source import read_model
 from ascend_vllm_plugin.planning.states import StateUse
-from ascend_vllm_plugin.planning.weights import Layout, weights_by_part
+from ascend_vllm_plugin.planning.weights import Layout, WeightFormat, weights_by_part
 
 from .harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
 
@@ -50,6 +51,38 @@ def requests_of(
         Request(oracle.clear_prompt(length, count, seed=seed + length), count, at)
         for length, count, at in shapes
     ]
+
+
+def assert_as_planned(engine: Engine, folder: Path, use: StateUse) -> None:
+    """The engine's weights, those of its draft included, and its pool are the planner's."""
+    source, draft = read_model(folder), use.drafts > 0
+    quantized = source.resolver.source is not None
+    parts = weights_by_part(
+        source.spec,
+        Layout(),
+        torch.float32,
+        WeightFormat.STORED if quantized else WeightFormat.MODEL,
+        draft=draft,
+        resolver=source.resolver if quantized else None,
+    )
+    models = [engine.runner.get_model(), *([engine.runner.drafter.model] if draft else [])]
+    held = {id(one): one for model in models for one in model.parameters()}
+    scales = {
+        id(one): one
+        for model in models
+        for name, one in model.named_buffers()
+        if name.endswith("_scale")
+    }
+    assert sum(parts.values()) == sum(one.nbytes for one in (held | scales).values())
+    caches = caches_of(source.spec, dtype=torch.float32, device="cpu", draft=draft, states=use)
+    pool, allocated = pool_of(caches, draft=draft), engine.scheduler.kv_cache_config
+    size = sum(tensor.size for tensor in allocated.kv_cache_tensors)
+    assert size == pool.stride * allocated.num_blocks
+    groups = allocated.kv_cache_groups
+    assert sorted(len(one.caches) for one in pool.groups) == sorted(
+        len(one.layer_names) for one in groups
+    )
+    assert pool.prefix_unit == engine.engine.vllm_config.cache_config.block_size
 
 
 @pytest.fixture
@@ -92,17 +125,7 @@ def test_shared_prefix_with_other_endings(engine: Engine, checkpoints: Checkpoin
 
 
 def test_weights_and_pool_are_as_planned(engine: Engine, checkpoints: Checkpoints) -> None:
-    spec = read_model(checkpoints.folder(NAME)).spec
-    parts = weights_by_part(spec, Layout(), torch.float32)
-    held = engine.runner.get_model().parameters()
-    assert sum(parts.values()) == sum(one.nbytes for one in held)
-    use = StateUse(prefix_caching=True)
-    pool = pool_of(caches_of(spec, dtype=torch.float32, device="cpu", states=use))
-    allocated = engine.scheduler.kv_cache_config
-    size = sum(tensor.size for tensor in allocated.kv_cache_tensors)
-    assert size == pool.stride * allocated.num_blocks
-    assert len(pool.groups) == len(allocated.kv_cache_groups)
-    assert pool.prefix_unit == engine.engine.vllm_config.cache_config.block_size
+    assert_as_planned(engine, checkpoints.folder(NAME), StateUse(prefix_caching=True))
 
 
 def test_states_of_free_slots_are_left_alone(engine: Engine) -> None:
