@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -120,13 +121,14 @@ def render(head: str, rows: Iterable[Row]) -> str:
         cells = [_pair(a, b) for a, b in zip(theirs, ours, strict=True)]
         if row.single:
             cells[0] += " ¹"
-        work = f"{row.work} ({'abcdefgh'[remarks.index(row.remark)]})" if row.remark else row.work
+        mark = f" ({ascii_lowercase[remarks.index(row.remark)]})" if row.remark else ""
+        work = row.work + mark
         lines.append(
             f"| `{row.theirs}` | `{row.ours}` | {work} | {row.unit} | {' | '.join(cells)} "
             f"| {row.filled:.0%} |"
         )
     lines += ["", "- ¹ without double buffering."]
-    lines += [f"- ({'abcdefgh'[i]}) {remark}." for i, remark in enumerate(remarks)]
+    lines += [f"- ({ascii_lowercase[i]}) {remark}." for i, remark in enumerate(remarks)]
     return "\n".join(lines) + "\n"
 
 
