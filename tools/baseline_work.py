@@ -6,6 +6,7 @@ from vllm-ascend's launch code.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -164,17 +165,40 @@ def _l2(new: Inputs) -> tuple[Any, ...]:
     return new.randn(131072, 128, dtype=BF16), 1e-6, 1.0, BF16
 
 
-_ATTENTION = "ascend_attention"
+_ATTENTION, _SPECULATION = "ascend_attention", "ascend_specdec"
 
 
-def _blocks(case: str) -> Arguments:
+def _case(package: str, module: str, operator: str, name: str) -> Arguments:
+    """A case that the package has for its operator."""
+
     def made(new: Inputs) -> tuple[Any, ...]:
-        from ascend_attention.ops.block_sparse_attention.cases import CASES
-
-        chosen = next(one for one in CASES["block_sparse_attention"] if one.name == case)
-        return chosen.make(new)
+        cases = importlib.import_module(f"{package}.ops.{module}.cases").CASES[operator]
+        made: tuple[Any, ...] = next(one for one in cases if one.name == name).make(new)
+        return made
 
     return made
+
+
+def _recurrence(new: Inputs) -> tuple[Any, ...]:
+    requests, heads = 64, 8
+    query, key, value = (new.randn(requests, heads, 128, dtype=BF16) for _ in range(3))
+    return (
+        *(query, key, value, new.randn(requests, heads, 128), new.rand(requests, heads)),
+        new.randn(requests + 1, heads, 128, 128),
+        new.tensor(range(requests + 1), torch.int32),
+        new.tensor(range(1, requests + 1), torch.int32).view(requests, 1),
+        *(None, 128**-0.5, True),
+    )
+
+
+def _expanded(new: Inputs) -> tuple[Any, ...]:
+    one = new.randint(0, 3, 1, dtype=torch.int32)
+    return new.full(0, 5, dtype=torch.int32), one, new.tensor([5], torch.int32), 0.0, 1.0
+
+
+def _vocabulary(constants: dict[str, Any]) -> float:
+    tiles = -(-constants["VOCABULARY"] // constants["BLOCK"])
+    return float(tiles * constants["BLOCK"] / 1024)
 
 
 def _attended(theirs: str, what: str, case: str) -> Work:
@@ -184,7 +208,7 @@ def _attended(theirs: str, what: str, case: str) -> Work:
         "block of a query",
         1.0,
         "block_sparse_attention",
-        _blocks(case),
+        _case(_ATTENTION, "block_sparse_attention", "block_sparse_attention", case),
         lambda constants: 1.0,
         once=True,
         remark=_BLOCKS,
@@ -542,5 +566,77 @@ ROWS: tuple[Work, ...] = (
     ),
     _attended(
         "msa_m3_triton_a5._gqa_sparse_decode_kernel", "the same, of decode steps", "m3_decode"
+    ),
+    Work(
+        "kda.fused_recurrent_kda.fused_recurrent_gated_delta_rule_fwd_kernel",
+        "a token of the delta rule with decays of channels, of a head of 128 by 128",
+        "1,024 values of a state",
+        1.0,
+        "recurrent_gated_delta_rule",
+        _recurrence,
+        lambda constants: constants["TAKEN"] * constants["PADDED"] / 1024,
+        looped=False,
+        package=_ATTENTION,
+    ),
+    Work(
+        "reject_sample.expand_kernel",
+        "a value of a request written to its 5 drafts",
+        "request",
+        1.0,
+        "expand_to_drafts",
+        _expanded,
+        lambda constants: 1.0,
+        remark="a request alone; in a batch ours holds 128 drafts in a pass, of which it writes "
+        "those that the request has",
+        package=_SPECULATION,
+    ),
+    Work(
+        "reject_sample.sample_recovered_tokens_kernel",
+        "tokens in place of rejected drafts",
+        "1,024 tokens of the vocabulary",
+        4.0,
+        "recovered_tokens",
+        _case(_SPECULATION, "verification", "recovered_tokens", "served_blocks"),
+        _vocabulary,
+        held=_block,
+        looped=False,
+        single={"BLOCK": 4096},
+        remark="of a vocabulary of 151,936; a row of which nothing is left is read again, which is "
+        "counted as one tile; without double buffering ours fits tiles of 4,096 tokens, as theirs "
+        "takes, and as it is launched 2,048",
+        package=_SPECULATION,
+    ),
+    Work(
+        "reject_sample.rejection_random_sample_kernel",
+        "verification of a draft by chance",
+        "request of a draft",
+        1.0,
+        "verify_random",
+        _case(_SPECULATION, "verification", "verify_random", "served"),
+        lambda constants: 1.0,
+        package=_SPECULATION,
+    ),
+    Work(
+        "spec_decode.utils.prepare_inputs_padded_kernel",
+        "last tokens and rejected drafts of requests",
+        "16 requests",
+        1.0,
+        "prepare_inputs_padded",
+        _case(_SPECULATION, "draft_inputs", "prepare_inputs_padded", "served"),
+        lambda constants: constants["BLOCK"] / 16,
+        package=_SPECULATION,
+    ),
+    Work(
+        "spec_decode.utils.copy_and_expand_dflash_and_dspark_inputs_kernel",
+        "inputs of a block draft",
+        "request",
+        1.0,
+        "expand_blocks",
+        _case(_SPECULATION, "block_inputs", "expand_blocks", "served"),
+        lambda constants: 1.0,
+        remark="a request of a decode step, whose rows lie in one block of the cache and in one "
+        "pass of either side, of 256 rows theirs and of 128 ours; theirs copies the positions of "
+        "the context, too, which ours leaves where they are",
+        package=_SPECULATION,
     ),
 )

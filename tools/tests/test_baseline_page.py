@@ -59,6 +59,6 @@ def test_no_figure_of_the_page_is_worse_and_every_mark_is_explained() -> None:
     text = PAGE.read_text()
     lines = [line for line in text.splitlines() if line.startswith("| `")]
     assert not [line for line in lines if "**" in line]
-    marks = {mark for line in lines for mark in re.findall(r" \(([a-h])\) \|", line)}
+    marks = {mark for line in lines for mark in re.findall(r" \(([a-z])\) \|", line)}
     assert marks
     assert all(f"\n- ({mark}) " in text for mark in marks)

@@ -105,10 +105,17 @@ def _recovered(
     *,
     certain: bool = False,
     scaled: bool = False,
+    same: bool = False,
     large: bool = False,
 ) -> Case:
+    """``same``: the drafts' probabilities are the target's, so nothing is left; a row has NaN."""
+
     def make(new: Inputs) -> tuple[Any, ...]:
         drafts, q, p = _drawn(new, counts, vocabulary, certain)
+        if same:
+            drafts = drafts.abs()
+            p[0, :9] = float("nan")
+            q = p.clone()
         noise = new.rand(len(counts), vocabulary) + 0.1
         scale = new.rand(sum(counts)) if scaled else None
         return _cumulative(new, counts), drafts, q, p, noise, scale
@@ -175,6 +182,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "recovered_tokens": (
         _recovered("one", (1,), 1),
         *(_recovered(name, RAGGED, size) for name, size in VOCABULARIES),
+        _recovered("nothing_left", (2, 0, 1), 20001, same=True),
         _recovered("certain", RAGGED, 65, certain=True),
         _recovered("scaled", RAGGED, 65, scaled=True),
         _recovered("scaled_certain", RAGGED, 1000, certain=True, scaled=True),

@@ -1,7 +1,7 @@
 """Verification in Triton: a request is one unit of work, and so is a draft where it draws.
 
 Drafts are few and vocabularies long, so loops over a request's drafts read scalars, and loops over
-a vocabulary whole tiles. A tile's best value is kept lane by lane with its token as a float32,
+a vocabulary whole tiles. The best value is kept lane by lane with the tile it is from as a float32,
 and only the lanes are reduced: A5's compiler takes no reduction to a value and its index.
 """
 
@@ -19,7 +19,7 @@ from ascend_ops_core.tiling import block_of, next_power_of_two
 
 # Probabilities of target and draft, and the noise.
 _STREAMED_BYTES = 12
-# What is left, its race, two best values with their tokens, and masks.
+# What is left, its race, the best values with their tiles, and masks.
 _LIVE_BYTES = 40
 
 _NO_TOKEN = tl.constexpr(16777216.0)
@@ -178,12 +178,10 @@ def _write_accepted_kernel(
 def _left_tile(
     p_ptr, q_ptr, row, start, lanes, draft, scale, VOCABULARY: tl.constexpr, CERTAIN: tl.constexpr
 ):
-    """``max(scale p - q, 0)`` of a tile of tokens, and ``p``, both without NaN."""
+    """``scale p - q`` of a tile of tokens; NaN where ``p`` is, which no comparison prefers."""
     inside = lanes < VOCABULARY - start
     place = as_int64(row) * VOCABULARY + start + lanes
-    p = tl.load(p_ptr + place, mask=inside, other=0.0)
-    p = tl.where(p == p, p, 0.0)
-    left = p * scale
+    left = tl.load(p_ptr + place, mask=inside, other=0.0) * scale
     if CERTAIN:
         away = (draft - start).to(tl.float32)
         left = tl.where(lanes.to(tl.float32) == away, 0.0, left)
@@ -192,8 +190,13 @@ def _left_tile(
         drawn = (draft >= 0) & (draft < VOCABULARY)
         q = tl.load(q_ptr + place, mask=inside & drawn, other=0.0)
         left = left - tl.where(q == q, q, 0.0)
-        left = tl.where(left > 0.0, left, 0.0)
-    return left, p
+    return left
+
+
+@triton.jit
+def _lowest(chosen, start, lanes):
+    """The lowest token of the chosen lanes, each in the tile that begins at ``start``."""
+    return tl.min(tl.where(chosen, start + lanes.to(tl.float32), _NO_TOKEN), axis=0)
 
 
 @triton.jit
@@ -219,29 +222,33 @@ def _recovered_kernel(
         if SCALED:
             scale = tl.load(scale_ptr + unit)
         best = tl.zeros((BLOCK,), tl.float32)
-        best_token = tl.zeros((BLOCK,), tl.float32)
-        most = tl.full((BLOCK,), -1.0, tl.float32)
-        most_token = tl.zeros((BLOCK,), tl.float32)
+        best_start = tl.zeros((BLOCK,), tl.float32)
         for start in range(0, VOCABULARY, BLOCK):
             inside = lanes < VOCABULARY - start
-            left, p = _left_tile(
-                p_ptr, q_ptr, unit, start, lanes, draft, scale, VOCABULARY, CERTAIN
-            )
+            left = _left_tile(p_ptr, q_ptr, unit, start, lanes, draft, scale, VOCABULARY, CERTAIN)
             noise = tl.load(
                 noise_ptr + as_int64(request) * VOCABULARY + start + lanes, mask=inside, other=0.0
             )
-            race = tl.where(left > 0.0, left * noise, 0.0)
-            token = lanes.to(tl.float32) + start
+            # Noise is positive, so what is not left does not win.
+            race = left * noise
             ahead = race > best
             best = tl.where(ahead, race, best)
-            best_token = tl.where(ahead, token, best_token)
-            larger = (p > most) & inside
-            most = tl.where(larger, p, most)
-            most_token = tl.where(larger, token, most_token)
+            best_start = tl.where(ahead, start * 1.0, best_start)
         winner = tl.max(best, axis=0)
-        winner_token = tl.min(tl.where(best == winner, best_token, _NO_TOKEN), axis=0)
+        winner_token = _lowest(best == winner, best_start, lanes)
+        # Only a row of which nothing is left is read again, for its most likely token.
+        again = tl.where(winner > 0.0, 0, VOCABULARY)
+        most = tl.zeros((BLOCK,), tl.float32)
+        most_start = tl.zeros((BLOCK,), tl.float32)
+        for start in range(0, again, BLOCK):
+            inside = lanes < VOCABULARY - start
+            place = as_int64(unit) * VOCABULARY + start + lanes
+            p = tl.load(p_ptr + place, mask=inside, other=0.0)
+            larger = p > most
+            most = tl.where(larger, p, most)
+            most_start = tl.where(larger, start * 1.0, most_start)
         peak = tl.max(most, axis=0)
-        peak_token = tl.min(tl.where(most == peak, most_token, _NO_TOKEN), axis=0)
+        peak_token = _lowest(most == peak, most_start, lanes)
         token = tl.where(winner > 0.0, winner_token, peak_token)
         tl.store(out_ptr + unit, token.to(tl.int32))
 
@@ -277,7 +284,7 @@ def _accepted_in_block_kernel(
                 following = tl.load(drafts_ptr + start + i + 1).to(tl.int32)
                 masses = tl.zeros((BLOCK,), tl.float32)
                 for place in range(0, VOCABULARY, BLOCK):
-                    left, _ = _left_tile(
+                    left = _left_tile(
                         p_ptr,
                         q_ptr,
                         start + i + 1,
@@ -288,7 +295,7 @@ def _accepted_in_block_kernel(
                         VOCABULARY,
                         CERTAIN,
                     )
-                    masses += left
+                    masses += tl.where(left > 0.0, left, 0.0)
                 mass = tl.sum(masses, axis=0)
                 divisor = mass + (1.0 - product)
                 share = tl.where(divisor > 0.0, mass / tl.where(divisor > 0.0, divisor, 1.0), 0.0)
