@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from ascend_models_kimi.testing.mxfp4 import pack_mxfp4
 from ascend_models_kimi.testing.tiny_k3_shapes import PRE_NORMS, text_shapes, vision_shapes
+from ascend_models_kimi.testing.tiny_kimi_linear import is_float32
 
 MTP_MODES = ("none", "random", "aligned")
 """How draft layers are made: absent, random, or derived from the target's weights."""
@@ -265,7 +266,7 @@ def write_k3_checkpoint(
         if spec.quantized and ".experts." in name and suffix == "weight":
             stored[f"{stem}.weight_packed"], stored[f"{stem}.weight_scale"] = pack_mxfp4(tensor)
         else:
-            kept = torch.float32 if _is_float32(name) else dtype
+            kept = torch.float32 if is_float32(name) else dtype
             stored[name] = tensor.to(kept).contiguous()
     save_file(stored, path / "model.safetensors", metadata={"format": "pt"})
     return path
@@ -284,10 +285,6 @@ def k3_tensors(spec: TinyK3Spec) -> dict[str, torch.Tensor]:
         name: _random_value(name, shape, generator, 1.0) for name, shape in vision_shapes(spec)
     }
     return text | _drafts(spec, text) | vision
-
-
-def _is_float32(name: str) -> bool:
-    return name.endswith(("e_score_correction_bias", "gate.weight", "dt_bias", "A_log"))
 
 
 def _random_value(
