@@ -205,6 +205,9 @@ def train_target(kind: str, recipe: DenseRecipe, tokenizer_from: Path, out: Path
         schedule.learn(next_token_loss(model, ids))
     model.to(torch.bfloat16).save_pretrained(out)
     for name in TOKENIZER_FILES:
-        shutil.copyfile(tokenizer_from / name, out / name)
+        given, copy = tokenizer_from / name, out / name
+        # A link to the very file, as in checkpoints/, stays.
+        if not (copy.exists() and copy.samefile(given)):
+            shutil.copyfile(given, copy)
     loss = held_out_loss(load_target(out), tokenizer, recipe.scored)
     write_report(out, schedule.progress, held_out_loss=round(loss, 4))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from ascend_ops_core.errors import InvalidInputError
 from ascend_specdec.qwen3_blocks.weights import load_draft
+from ascend_specdec.vllm.target_files import TargetFiles
 from safetensors.torch import save_file
 from torch import nn
 
@@ -47,7 +48,7 @@ class Draft(nn.Module):
             hidden_size=WIDTH,
             markov_rank=2,
         )
-        self.target_folder = str(folder)
+        self.target_files = TargetFiles(str(folder))
         self.draft_model_config: Any = SimpleNamespace(model=str(folder), revision=None)
         self.draft_to_target: torch.Tensor | None = None
         self.confidence_head: nn.Module | None = None
@@ -157,3 +158,12 @@ def test_a_rotated_target_changes_what_reads_it_and_nothing_else(tmp_path: Path)
     )
     assert torch.equal(draft.lm_head.weight, tensors["lm_head.weight"])
     assert torch.equal(draft.model.embed_tokens.weight, tensors["embed_tokens.weight"])
+
+
+def test_half_a_stream_of_a_rotated_target_is_refused(tmp_path: Path) -> None:
+    q = torch.eye(WIDTH)
+    save_file({"global_rotation": q}, tmp_path / "rotation.safetensors")
+    named = {"quarot": {"rotation_map": {"global_rotation": "rotation.safetensors"}}}
+    (tmp_path / "quant_model_description.json").write_text(json.dumps({"optional": named}))
+    with pytest.raises(InvalidInputError, match="whole streams of 4"):
+        load_draft(Draft(tmp_path), checkpoint(fc__weight=torch.ones(WIDTH, 6)))

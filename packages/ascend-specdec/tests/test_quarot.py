@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from ascend_ops_core.errors import InvalidInputError
+from ascend_specdec.vllm.target_files import TargetFiles
 
 pytestmark = pytest.mark.engine
 
@@ -38,7 +39,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def test_three_streams_are_rotated_back() -> None:
-    from ascend_specdec.llama_eagle3.quarot import compute_rotation_matrix3, rotate_inputs
+    from ascend_specdec.quarot import compute_rotation_matrix3, rotate_inputs
 
     q, weight = rotation(), torch.randn(4, 3 * WIDTH)
     streams = torch.randn(6, 3, WIDTH)
@@ -52,7 +53,7 @@ def test_three_streams_are_rotated_back() -> None:
 
 
 def test_only_the_named_tensor_is_read(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ascend_specdec.llama_eagle3 import quarot
+    from ascend_specdec import quarot
     from safetensors.torch import load_file
 
     opened: list[str] = []
@@ -81,42 +82,45 @@ def test_only_the_named_tensor_is_read(target: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(quarot, "safe_open", watched)
     names = quarot.EMBEDDINGS
     expected = load_file(target / "expected.pt")["embedding"]
-    q = quarot.rotation_of(target, WIDTH)
+    files = TargetFiles(str(target))
+    q = quarot.rotation_of(files, WIDTH)
     assert q is not None
-    torch.testing.assert_close(quarot.load_quarot_target_layer(target, names, q), expected)
+    torch.testing.assert_close(quarot.load_quarot_target_layer(files, names, q), expected)
     assert opened == ["global_rotation", "model.embed_tokens.weight"]
     # An index says where a tensor is without any file being opened.
     index = {"weight_map": {"model.embed_tokens.weight": "b.safetensors"}}
     (target / "model.safetensors.index.json").write_text(json.dumps(index))
     (target / "a.safetensors").write_bytes(b"no checkpoint")
-    torch.testing.assert_close(quarot.load_quarot_target_layer(target, names, q), expected)
+    torch.testing.assert_close(quarot.load_quarot_target_layer(files, names, q), expected)
 
 
 def test_a_target_that_is_not_rotated(target: Path) -> None:
-    from ascend_specdec.llama_eagle3.quarot import rotation_of
+    from ascend_specdec.quarot import rotation_of
 
+    files = TargetFiles(str(target))
     description = target / "quant_model_description.json"
     description.write_text(json.dumps({"optional": {"quarot": {}}}))
-    assert rotation_of(target, WIDTH) is None
+    assert rotation_of(files, WIDTH) is None
     description.unlink()
-    assert rotation_of(target, WIDTH) is None
+    assert rotation_of(files, WIDTH) is None
 
 
 def test_what_cannot_be_a_rotation_is_refused(target: Path) -> None:
-    from ascend_specdec.llama_eagle3 import quarot
+    from ascend_specdec import quarot
     from safetensors.torch import save_file
 
+    files = TargetFiles(str(target))
     with pytest.raises(InvalidInputError, match="16 channels"):
-        quarot.rotation_of(target, 16)
+        quarot.rotation_of(files, 16)
     file = target / "optional/quarot.bin"
     save_file({"global_rotation": rotation() * 1.01}, file)
     with pytest.raises(InvalidInputError, match="orthogonal"):
-        quarot.rotation_of(target, WIDTH)
+        quarot.rotation_of(files, WIDTH)
     save_file({"other": rotation()}, file)
     with pytest.raises(InvalidInputError, match="'global_rotation'"):
-        quarot.rotation_of(target, WIDTH)
+        quarot.rotation_of(files, WIDTH)
     file.unlink()
     with pytest.raises(InvalidInputError, match="Copy the file"):
-        quarot.rotation_of(target, WIDTH)
+        quarot.rotation_of(files, WIDTH)
     with pytest.raises(InvalidInputError, match="holds one of missing"):
-        quarot.load_quarot_target_layer(target, ("missing",), rotation())
+        quarot.load_quarot_target_layer(files, ("missing",), rotation())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
-from ascend_ops_core.testing.mutants import assert_noticed
+from ascend_ops_core.testing.mutants import assert_noticed, mutated
 
 pytestmark = pytest.mark.interpreter
 
@@ -46,17 +48,22 @@ def test_small_operators(name: str, original: str, replacement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "original", "replacement"),
+    ("module", "original", "replacement"),
     [
-        ("lightning_attention", "rest = tl.where(i < count, count - 1 - i, 0)",
+        ("chunks", "rest = tl.where(i < count, count - 1 - i, 0)",
          "rest = tl.where(i < count, CHUNK - 1 - i, 0)"),
-        ("lightning_attention", "tl.where(lag >= 0.0, tl.exp", "tl.where(lag > 0.0, tl.exp"),
-        ("lightning_attention", "tl.store(place + lanes, state, mask=inside)",
+        ("chunks", "tl.where(lag >= 0.0, tl.exp", "tl.where(lag > 0.0, tl.exp"),
+        ("chunks", "tl.store(place + lanes, state, mask=inside)",
          "tl.store(place + lanes, state + added, mask=inside)"),
-        ("lightning_attention", "decay = tl.exp((i + 1)", "decay = tl.exp(i"),
-        ("lightning_decode", "column = tl.load(accepted_ptr + row).to(tl.int32) - 1", "column = 0"),
-        ("lightning_decode", "slot = tl.load(slots + t - begin)", "slot = tl.load(slots)"),
+        ("chunks", "decay = tl.exp((i + 1)", "decay = tl.exp(i"),
+        ("tokens", "column = tl.load(accepted_ptr + row).to(tl.int32) - 1", "column = 0"),
+        ("tokens", "slot = tl.load(slots + t - begin)", "slot = tl.load(slots)"),
     ],
 )  # fmt: skip
-def test_lightning_attention(name: str, original: str, replacement: str) -> None:
-    assert_noticed(f"ascend_attention::{name}", original, replacement)
+def test_lightning_attention(module: str, original: str, replacement: str) -> None:
+    name = {"chunks": "lightning_attention", "tokens": "lightning_decode"}[module]
+    family = "ascend_attention.ops.lightning_attention.kernels"
+    # The package is imported anew as well, since it holds functions of the module.
+    with mutated(importlib.import_module(f"{family}.{module}"), original, replacement):
+        same = '"""Lightning attention in Triton'
+        assert_noticed(f"ascend_attention::{name}", same, same)

@@ -162,14 +162,15 @@ def write_kimi_linear_checkpoint(
     model = KimiLinearForCausalLM(KimiLinearConfig.from_pretrained(path)).float()
     randomise(model, spec.seed)
     stored = {
-        name: tensor.to(torch.float32 if _is_float32(name) else dtype).contiguous()
+        name: tensor.to(torch.float32 if is_float32(name) else dtype).contiguous()
         for name, tensor in published_names(model.state_dict()).items()
     }
     save_file(stored, path / "model.safetensors", metadata={"format": "pt"})
     return path
 
 
-def _is_float32(name: str) -> bool:
+def is_float32(name: str) -> bool:
+    """Whether the published checkpoints store a tensor in float32, whatever the others have."""
     return name.endswith(("e_score_correction_bias", "gate.weight", "dt_bias", "A_log"))
 
 

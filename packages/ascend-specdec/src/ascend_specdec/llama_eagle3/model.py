@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import torch
 from ascend_ops_core.errors import InvalidInputError
 from vllm.config import VllmConfig
 from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
-from vllm.transformers_utils.repo_utils import file_or_path_exists
 
-from ascend_specdec.llama_eagle3 import quarot
+from ascend_specdec import quarot
+from ascend_specdec.vllm.target_files import files_of_target
 
 logger = logging.getLogger(__name__)
 
 
 class AscendEagle3LlamaForCausalLM(Eagle3LlamaForCausalLM):
-    """The draft; see :mod:`ascend_specdec.llama_eagle3.quarot` for rotated targets.
+    """The draft; see :mod:`ascend_specdec.quarot` for rotated targets.
 
     Args:
         vllm_config: the engine's config.
@@ -36,20 +35,13 @@ class AscendEagle3LlamaForCausalLM(Eagle3LlamaForCausalLM):
         """Find out whether the target is rotated.
 
         Raises:
-            InvalidInputError: it is, and this draft cannot be adapted to it.
+            InvalidInputError: it is, and this draft cannot be adapted to it; or it is a name on
+                the hub whose files cannot be read.
         """
-        target = vllm_config.model_config
-        self.target_directory = Path(target.model)
-        self.rotation: torch.Tensor | None = None
-        if not self.target_directory.is_dir():
-            if file_or_path_exists(target.model, quarot.DESCRIPTION, target.revision):
-                raise InvalidInputError(
-                    f"target {target.model!r}, which says how it was quantised",
-                    "its rotation is read from a folder",
-                    "Download the checkpoint and give its folder.",
-                )
-            return
-        self.rotation = quarot.rotation_of(self.target_directory, target.get_hidden_size())
+        self.target_files = files_of_target(vllm_config)
+        self.rotation = quarot.rotation_of(
+            self.target_files, vllm_config.model_config.get_hidden_size()
+        )
         if self.rotation is None:
             return
         for what, there in (
@@ -63,7 +55,6 @@ class AscendEagle3LlamaForCausalLM(Eagle3LlamaForCausalLM):
                     "gains of single channels and streams without a matrix cannot be rotated back",
                     "Use a target without QuaRot, or a draft without it.",
                 )
-
         logger.info("the target is rotated (QuaRot), and the draft's first matrix with it")
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -91,7 +82,5 @@ class AscendEagle3LlamaForCausalLM(Eagle3LlamaForCausalLM):
                 "Use a draft that has an lm_head of its own.",
             )
         if "embed_tokens.weight" not in names:
-            own = quarot.load_quarot_target_layer(
-                self.target_directory, quarot.EMBEDDINGS, rotation
-            )
+            own = quarot.load_quarot_target_layer(self.target_files, quarot.EMBEDDINGS, rotation)
             yield "embed_tokens.weight", own

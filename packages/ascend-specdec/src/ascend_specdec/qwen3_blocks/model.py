@@ -24,6 +24,7 @@ from ascend_specdec.qwen3_blocks.convolution import DFlashGroupedConv
 from ascend_specdec.qwen3_blocks.validation import check_pair
 from ascend_specdec.qwen3_blocks.weights import load_draft
 from ascend_specdec.vllm.draft_choice import DraftChoice
+from ascend_specdec.vllm.target_files import files_of_target
 
 __all__ = ["AscendDFlashQwen3ForCausalLM", "BlockDraftLayer", "BlockDraftModel"]
 
@@ -143,7 +144,7 @@ class AscendDFlashQwen3ForCausalLM(nn.Module):
         speculative = vllm_config.speculative_config
         assert speculative is not None
         self.draft_model_config = speculative.draft_model_config
-        self.target_folder = vllm_config.model_config.model
+        self.target_files = files_of_target(vllm_config)
         self.config = self.draft_model_config.hf_config
         self.spec = spec = BlockDraftSpec.from_config(self.config)
         check_pair(spec, vllm_config)

@@ -13,7 +13,7 @@ from torch import nn
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.transformers_utils.repo_utils import get_hf_file_bytes
 
-from ascend_specdec.qwen3_blocks.rotation import merge_rotation, target_rotation
+from ascend_specdec.quarot import rotate_inputs, rotation_of
 
 __all__ = ["load_draft"]
 
@@ -44,10 +44,10 @@ def load_draft(draft: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> set[s
 
     Raises:
         InvalidInputError: tensors that the model has no place for, that are missing, or that have
-            another shape.
+            another shape; or a target of which cannot be found out whether it is rotated.
     """
     parameters = dict(draft.named_parameters())
-    rotation = target_rotation(draft.target_folder)
+    rotation = rotation_of(draft.target_files, draft.spec.hidden_size)
     filled: set[str] = set()
     given: dict[str, set[Any]] = {}
     confidence: dict[str, torch.Tensor] = {}
@@ -62,7 +62,7 @@ def load_draft(draft: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> set[s
             confidence[name.removeprefix(_CONFIDENCE)] = tensor
             continue
         if name == "fc.weight" and rotation is not None:
-            tensor = merge_rotation(tensor, rotation)
+            tensor = rotate_inputs(tensor, rotation)
         target, shard = _place(name)
         parameter = parameters.get(target)
         if parameter is None:

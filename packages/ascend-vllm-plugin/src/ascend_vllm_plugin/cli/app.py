@@ -44,7 +44,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
-        "Serve DeepSeek-V4 with vLLM: on this machine's CPU, or on Ascend NPUs.\n\n"
+        "Serve DeepSeek, GLM-5, MiniMax-M3 and Kimi models with vLLM: on this machine's CPU, or on "
+        "Ascend NPUs.\n\n"
         "New here? Run **ascend-vllm doctor** to see whether everything fits together, then "
         "**ascend-vllm demo** to watch a small model write text. Before serving a model of your "
         "own, **ascend-vllm check-model** says whether it is complete and **ascend-vllm plan** "

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from ascend_ops_core.cpu_apart import apart
-from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, exp_f32, narrow, widen
+from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, narrow, widen
 from numba import njit, prange
+
+from ascend_attention.cpu_softmax_tile import TILE, add_tile
 
 _DTYPES = (torch.float32, torch.bfloat16)
 # Tasks that a step is cut into at least, so that one query keeps several threads busy.
 _LEAST_TASKS = 4
-_TILE = 32
 
 
 def supports(query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor) -> bool:
@@ -71,51 +71,6 @@ def _flat(cache: torch.Tensor) -> tuple[Any, tuple[int, ...]]:
     return as_numpy(cache.as_strided((span,), (1,))), cache.stride()[:3]
 
 
-@njit(fastmath=FASTMATH, cache=True)
-def _tile(q, keys, values, count, weights, acc, top, total, h):  # type: ignore[no-untyped-def]
-    """Add one tile of keys and values to a head's running softmax."""
-    width = q.shape[0]
-    # Four rows share each pass over the query.
-    for r in range(0, _TILE, 4):
-        r0, r1, r2, r3 = keys[r], keys[r + 1], keys[r + 2], keys[r + 3]
-        a0 = np.float32(0)
-        a1 = np.float32(0)
-        a2 = np.float32(0)
-        a3 = np.float32(0)
-        for d in range(width):
-            v = q[d]
-            a0 += v * r0[d]
-            a1 += v * r1[d]
-            a2 += v * r2[d]
-            a3 += v * r3[d]
-        weights[r] = a0
-        weights[r + 1] = a1
-        weights[r + 2] = a2
-        weights[r + 3] = a3
-    highest = top[h]
-    for r in range(count):
-        highest = max(highest, weights[r])
-    factor = exp_f32(top[h] - highest) if total[h] > 0 else np.float32(0)
-    share = total[h] * factor
-    for r in range(count):
-        weights[r] = exp_f32(weights[r] - highest)
-        share += weights[r]
-    for r in range(count, _TILE):
-        weights[r] = np.float32(0)
-    top[h] = highest
-    total[h] = share
-    for d in range(width):
-        acc[d] *= factor
-    for r in range(0, _TILE, 4):
-        r0, r1, r2, r3 = values[r], values[r + 1], values[r + 2], values[r + 3]
-        w0, w1, w2, w3 = weights[r], weights[r + 1], weights[r + 2], weights[r + 3]
-        for d in range(width):
-            acc[d] += w0 * r0[d] + w1 * r1[d] + w2 * r2[d] + w3 * r3[d]
-
-
-_add_tile = apart(_tile)
-
-
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def _attend(  # type: ignore[no-untyped-def]
     query, keys, over_keys, values, over_values, page, selected, table, request, position, scale,
@@ -149,23 +104,23 @@ def _attend(  # type: ignore[no-untyped-def]
         acc = np.zeros((held, width), dtype=np.float32)
         top = np.full(held, np.float32(-np.inf), dtype=np.float32)
         total = np.zeros(held, dtype=np.float32)
-        key_rows = np.zeros((_TILE, width), dtype=np.float32)
-        value_rows = np.zeros((_TILE, width), dtype=np.float32)
-        weights = np.empty(_TILE, dtype=np.float32)
+        key_rows = np.zeros((TILE, width), dtype=np.float32)
+        value_rows = np.zeros((TILE, width), dtype=np.float32)
+        weights = np.empty(TILE, dtype=np.float32)
         for k in range(places):
             number = selected[t, g, k]
             if number < 0 or position[t] < 0:
                 break
             block = np.int64(table[request[t], number])
             used = min(np.int64(page), position[t] + 1 - np.int64(number) * page)
-            for start in range(0, used, _TILE):
-                count = min(_TILE, used - start)
+            for start in range(0, used, TILE):
+                count = min(TILE, used - start)
                 at = block * over_keys[0] + start * over_keys[1] + g * over_keys[2]
                 _widened(keys, at, over_keys[1], count, key_rows)
                 at = block * over_values[0] + start * over_values[1] + g * over_values[2]
                 _widened(values, at, over_values[1], count, value_rows)
                 for h in range(held):
-                    _add_tile(wide[h], key_rows, value_rows, count, weights, acc[h], top, total, h)
+                    add_tile(wide[h], key_rows, value_rows, count, weights, acc[h], top, total, h)
         for h in range(held):
             if total[h] > 0:
                 for d in range(width):
@@ -186,6 +141,6 @@ def _widened(flat, at, over_rows, count, rows):  # type: ignore[no-untyped-def]
         source = flat[at + r * over_rows : at + r * over_rows + width]
         for d in range(width):
             rows[r, d] = widen(source[d])
-    for r in range(count, _TILE):
+    for r in range(count, TILE):
         for d in range(width):
             rows[r, d] = np.float32(0)

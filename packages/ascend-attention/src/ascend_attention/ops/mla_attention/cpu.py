@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from ascend_ops_core.cpu_apart import apart
-from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, exp_f32, narrow, widen
+from ascend_ops_core.cpu_numeric import FASTMATH, as_numpy, narrow, widen
 from numba import njit, prange
 
+from ascend_attention.cpu_softmax_tile import TILE, add_tile
 from ascend_attention.ops.mla_cache.cpu import flat_rows
 
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -19,7 +19,6 @@ _DTYPES = (torch.float32, torch.bfloat16)
 _FEW_TOKENS = 16
 # Tasks that a step is cut into at least, so that one token keeps several threads busy.
 _LEAST_TASKS = 4
-_TILE = 32
 
 
 def supports(
@@ -78,51 +77,6 @@ def mla_attention(
     return out, lse
 
 
-@njit(fastmath=FASTMATH, cache=True)
-def _tile(q, rows, count, weights, acc, top, total, h):  # type: ignore[no-untyped-def]
-    """Add one tile of rows to a head's running softmax."""
-    width, rank = q.shape[0], acc.shape[0]
-    # Four rows share each pass over the query.
-    for r in range(0, _TILE, 4):
-        r0, r1, r2, r3 = rows[r], rows[r + 1], rows[r + 2], rows[r + 3]
-        a0 = np.float32(0)
-        a1 = np.float32(0)
-        a2 = np.float32(0)
-        a3 = np.float32(0)
-        for d in range(width):
-            v = q[d]
-            a0 += v * r0[d]
-            a1 += v * r1[d]
-            a2 += v * r2[d]
-            a3 += v * r3[d]
-        weights[r] = a0
-        weights[r + 1] = a1
-        weights[r + 2] = a2
-        weights[r + 3] = a3
-    highest = top[h]
-    for r in range(count):
-        highest = max(highest, weights[r])
-    factor = exp_f32(top[h] - highest) if total[h] > 0 else np.float32(0)
-    share = total[h] * factor
-    for r in range(count):
-        weights[r] = exp_f32(weights[r] - highest)
-        share += weights[r]
-    for r in range(count, _TILE):
-        weights[r] = np.float32(0)
-    top[h] = highest
-    total[h] = share
-    for d in range(rank):
-        acc[d] *= factor
-    for r in range(0, _TILE, 4):
-        r0, r1, r2, r3 = rows[r], rows[r + 1], rows[r + 2], rows[r + 3]
-        w0, w1, w2, w3 = weights[r], weights[r + 1], weights[r + 2], weights[r + 3]
-        for d in range(rank):
-            acc[d] += w0 * r0[d] + w1 * r1[d] + w2 * r2[d] + w3 * r3[d]
-
-
-_add_tile = apart(_tile)
-
-
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def _attend(  # type: ignore[no-untyped-def]
     q_latent, q_rope, latents, ropes, per_block, over_latents, over_ropes, table, request,
@@ -153,11 +107,11 @@ def _attend(  # type: ignore[no-untyped-def]
         acc = np.zeros((held, rank), dtype=np.float32)
         top = np.full(held, np.float32(-np.inf), dtype=np.float32)
         total = np.zeros(held, dtype=np.float32)
-        rows = np.empty((_TILE, width), dtype=np.float32)
-        weights = np.empty(_TILE, dtype=np.float32)
+        rows = np.empty((TILE, width), dtype=np.float32)
+        weights = np.empty(TILE, dtype=np.float32)
         context = position[t] + 1
-        for start in range(0, context, _TILE):
-            count = min(_TILE, context - start)
+        for start in range(0, context, TILE):
+            count = min(TILE, context - start)
             for r in range(count):
                 column = (start + r) // per_block
                 block = table[request[t], column]
@@ -169,10 +123,10 @@ def _attend(  # type: ignore[no-untyped-def]
                 for d in range(rotary):
                     rows[r, rank + d] = widen(ropes[at + d])
             # Rows beyond the context get no weight, so that all tiles are alike.
-            for r in range(count, _TILE):
+            for r in range(count, TILE):
                 rows[r] = 0
             for h in range(held):
-                _add_tile(query[h], rows, count, weights, acc[h], top, total, h)
+                add_tile(query[h], rows, rows, count, weights, acc[h], top, total, h)
         for h in range(held):
             if context > 0:
                 for d in range(rank):

@@ -88,5 +88,6 @@ def conv_taps(conv1d: torch.nn.Module) -> torch.Tensor:
     Where the CPU has AMX, vLLM 0.27.1 packs the weight in its place for a kernel of its own, and
     keeps the one of the checkpoint as ``_cpu_unpacked_conv_weight``.
     """
-    weight: torch.Tensor = getattr(conv1d, "_cpu_unpacked_conv_weight", conv1d.weight)
+    kept = "_cpu_unpacked_conv_weight"
+    weight: torch.Tensor = getattr(conv1d, kept if hasattr(conv1d, kept) else "weight")
     return weight.reshape(weight.shape[0], weight.shape[-1]).T.contiguous()

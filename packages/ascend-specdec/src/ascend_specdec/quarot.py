@@ -4,14 +4,15 @@ QuaRot (Ashkboos et al., 2024) turns every row h of the stream into ``h Q`` with
 that no channel stands out. The draft was trained on h. Its matrix ``W`` over m streams side by side
 must see ``h`` again: ``W blockdiag(Q, ..., Q)`` does, since ``(W B)(h Q)^T = W h^T`` for every
 block. A token embedding that the draft takes from the target is rotated back row by row:
-``E = E_r Q^T``. ModelSlim keeps Q beside the target's weights.
+``E = E_r Q^T``. ModelSlim keeps Q beside the target's weights. Files are taken from whatever finds
+them by name (:class:`ascend_specdec.vllm.target_files.TargetFiles`).
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from ascend_ops_core.errors import InvalidInputError
@@ -42,44 +43,62 @@ EMBEDDINGS = (
 _ORTHOGONAL = 1e-3
 
 
-def rotation_file(directory: Path) -> Path | None:
+class Files(Protocol):
+    """Finds the files of a target's checkpoint."""
+
+    @property
+    def model(self) -> str:
+        """What the target is called in errors."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The checkpoint's folder; None if it is no folder of this machine."""
+
+    def find(self, name: str) -> Path | None:
+        """Where a file lies; None if the checkpoint has no such file."""
+
+
+def rotation_file(files: Files) -> Path | None:
     """The file with a checkpoint's rotation; None if its description names none.
 
     Args:
-        directory: the target's.
+        files: the target's.
 
     Raises:
-        InvalidInputError: the file that the description names is not there.
+        InvalidInputError: the file that the description names is not there, or it cannot be found
+            out whether there is a description.
     """
-    description = directory / DESCRIPTION
-    if not description.is_file():
+    description = files.find(DESCRIPTION)
+    if description is None:
         return None
     entry: Any = json.loads(description.read_text())
     for key in _KEYS:
         if not isinstance(entry, dict) or key not in entry:
             return None
         entry = entry[key]
-    path = directory / str(entry)
-    if not path.is_file():
+    path = files.find(str(entry))
+    if path is None:
         raise InvalidInputError(
-            f"{'.'.join(_KEYS)}={entry!r} of {description}",
+            f"{'.'.join(_KEYS)}={entry!r} of {DESCRIPTION} in {files.model}",
             "it names a file beside it",
             "Copy the file from where the checkpoint was quantised.",
         )
     return path
 
 
-def rotation_of(directory: Path, width: int) -> torch.Tensor | None:
+def rotation_of(files: Files, width: int) -> torch.Tensor | None:
     """The rotation ``Q [width, width]`` float32 of a target; None if it is not rotated.
 
+    Only that one tensor is read.
+
     Args:
-        directory: the target's.
+        files: the target's.
         width: its hidden size.
 
     Raises:
         InvalidInputError: the file is not there, or holds no orthogonal matrix of that size.
     """
-    path = rotation_file(directory)
+    path = rotation_file(files)
     if path is None:
         return None
     with safe_open(path, framework="pt") as file:
@@ -144,38 +163,43 @@ def rotate_inputs(weight: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
     return blocks.flatten(1).to(weight.dtype)
 
 
-def _find_safetensors_weight(directory: Path, names: tuple[str, ...]) -> tuple[Path, str]:
+def _find_safetensors_weight(files: Files, names: tuple[str, ...]) -> tuple[Path, str]:
     """The file that holds the first of some tensors, and its name; reads no tensor.
 
     Raises:
         InvalidInputError: none of them is there.
     """
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        places = json.loads(index.read_text())["weight_map"]
-        held = {name: directory / file for name, file in places.items()}
+    index = files.find("model.safetensors.index.json")
+    held: dict[str, Path | str] = {}
+    if index is not None:
+        held |= json.loads(index.read_text())["weight_map"]
     else:
-        held = {}
-        for path in sorted(directory.glob("*.safetensors")):
-            with safe_open(path, framework="pt") as file:
-                held |= dict.fromkeys(file.keys(), path)
+        # A folder may hold its files under any names; on the hub one without an index has one.
+        whole = files.find("model.safetensors") if files.folder is None else None
+        paths = sorted(files.folder.glob("*.safetensors")) if files.folder else [whole]
+        for path in paths:
+            if path is not None:
+                with safe_open(path, framework="pt") as file:
+                    held |= dict.fromkeys(file.keys(), path)
     for name in names:
-        if name in held:
-            return held[name], name
+        place = held.get(name)
+        found = files.find(place) if isinstance(place, str) else place
+        if found is not None:
+            return found, name
     raise InvalidInputError(
-        f"{directory} with {len(held)} tensors",
+        f"{files.model} with {len(held)} tensors",
         f"it holds one of {', '.join(names)}",
         "Use a draft that has an embedding of its own.",
     )
 
 
 def load_quarot_target_layer(
-    directory: Path, names: tuple[str, ...], rotation: torch.Tensor
+    files: Files, names: tuple[str, ...], rotation: torch.Tensor
 ) -> torch.Tensor:
     """A target's matrix over tokens, rotated back; the one tensor is read and no other.
 
     Args:
-        directory: the target's.
+        files: the target's.
         names: of the tensor ``[V, H]``; the first that is there counts.
         rotation: ``[H, H]`` float32.
 
@@ -185,7 +209,7 @@ def load_quarot_target_layer(
     Raises:
         InvalidInputError: none of the tensors is there, or not in this width.
     """
-    path, name = _find_safetensors_weight(directory, names)
+    path, name = _find_safetensors_weight(files, names)
     with safe_open(path, framework="pt") as file:
         rotated = file.get_tensor(name)
     if rotated.shape[-1] != rotation.shape[0]:
