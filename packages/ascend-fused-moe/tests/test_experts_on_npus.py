@@ -44,7 +44,7 @@ def test_a_replay_follows_the_routing(family: str, dtype: torch.dtype, chosen: s
 
     with device_family(family) as facts:
         operator = find("ascend_fused_moe::fused_experts")
-        arguments = given[0], *kept[:2], *given[1:], LIMIT, *kept[2:]
+        arguments = given[0], *kept[:2], *given[1:], LIMIT, *kept[2:], 1.0, 0.0
         assert operator.choose(facts, *arguments).implementation == chosen
         step()
         graph, before = torch.npu.NPUGraph(), counters()

@@ -86,7 +86,7 @@ F32, F64 = torch.float32, torch.float64
 def test_choice_of_the_experts(
     family: str, changed: dict[str, object], chosen: str, reason: str
 ) -> None:
-    given = *_experts(**changed), None  # type: ignore[arg-type]
+    given = *_experts(**changed), None, 1.0, 0.0  # type: ignore[arg-type]
     facts = facts_of(family)
     assert EXPERTS.choose(facts, *given).implementation == chosen
     assert_matches(EXPERTS.supports("torch_npu", facts, *given).reason, reason)
@@ -105,7 +105,7 @@ def test_what_the_kernel_of_the_experts_refuses(changed: dict[str, object], reas
     assert isinstance(w13, torch.Tensor)
     if "strided" in changed:
         w13 = torch.empty(8, 64, 32, dtype=w13.dtype, device="meta").transpose(1, 2)
-    support = EXPERTS.supports("triton", facts_of("A5"), x, w13, w2, *others, None)
+    support = EXPERTS.supports("triton", facts_of("A5"), x, w13, w2, *others, None, 1.0, 0.0)
     assert_matches(support.reason, reason)
 
 

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.interpreter
     [
         ("inside & (products > _LEAST)", "(products > _LEAST)"),
         ("(numbers < INIT_BLOCKS)[None, :], _INIT", "(numbers < 0)[None, :], _INIT"),
-        ("numbers[None, :] > (last - LOCAL_BLOCKS)", "numbers[None, :] >= (last - LOCAL_BLOCKS)"),
+        ("behind_it < LOCAL_BLOCKS", "behind_it <= LOCAL_BLOCKS"),
         (
-            "numbers = first_block + (column + c) * block_stride",
-            "numbers = first_block + column + c",
+            "numbers = (first_block + (column + c) * block_stride)",
+            "numbers = (first_block + column + c)",
         ),
     ],
     ids=["later keys seen", "init dropped", "one more local", "no stride"],
@@ -42,7 +42,7 @@ def test_best_blocks(original: str, replacement: str) -> None:
 @pytest.mark.parametrize(
     ("original", "replacement"),
     [
-        ("(r < left)[None, :], logits", "(r <= left)[None, :], logits"),
+        ("row_number < left.to(tl.float32)", "row_number <= left.to(tl.float32)"),
         ("total = total * factor + tl", "total = total + tl"),
         ("first = split * share", "first = 0 * share"),
         ("group = at_group - token * GROUPS", "group = 0"),
