@@ -103,7 +103,7 @@ def test_our_worker_and_the_family_s_blocks() -> None:
     assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     given = config()
     given.parallel_config.worker_cls = "another.Worker"
-    given.speculative_config = SimpleNamespace(rejection_sample_method="standard")
+    given.speculative_config = SimpleNamespace(rejection_sample_method="standard", method="mtp")
     AscendNPUPlatform.check_and_update_config(given)
     assert given.parallel_config.worker_cls == "another.Worker"
     assert not given.scheduler_config.async_scheduling

@@ -26,7 +26,7 @@ def config(*, compressed: bool = True, **cache: Any) -> Any:
         ),
         cache_config=SimpleNamespace(enable_prefix_caching=True, **settings),
         scheduler_config=SimpleNamespace(enable_chunked_prefill=True, max_num_batched_tokens=512),
-        parallel_config=SimpleNamespace(world_size=2, enable_eplb=False),
+        parallel_config=SimpleNamespace(world_size=2, enable_eplb=False, worker_cls="auto"),
         speculative_config=None,
     )
 
@@ -59,8 +59,12 @@ def test_other_models_get_the_stock_platform(monkeypatch: pytest.MonkeyPatch) ->
     AscendReferencePlatform.check_and_update_config(given)
     assert not given.scheduler_config.enable_chunked_prefill
     assert given.cache_config.block_size == 16
+    ours = "ascend_vllm_plugin.reference_worker.ReferenceWorker"
+    assert given.parallel_config.worker_cls == ours
+    given.parallel_config.worker_cls = "another.Worker"
     given.model_config = None
     AscendReferencePlatform.check_and_update_config(given)
+    assert given.parallel_config.worker_cls == "another.Worker"
 
 
 def test_a_deepseek_that_cannot_be_served_stops_here(monkeypatch: pytest.MonkeyPatch) -> None:
