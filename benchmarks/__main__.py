@@ -132,6 +132,8 @@ def _measure(
     peaks = [
         memory.measure(model, checkpoint_dir(work, model, name), name, threads) for name in dtypes
     ]
+    # Before the profile, which may fail, as minutes were spent on it.
+    report.write(Result(facts, measurements, peaks, []))
     parts = _profile_in_process_of_its_own(model, dtypes[0], work, threads)
     raw = report.write(Result(facts, measurements, peaks, parts))
     typer.echo(f"written: {report.PAGES[model]}, {report.plot_of(model)}, {raw}")

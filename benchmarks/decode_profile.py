@@ -83,6 +83,9 @@ def run(model: str, checkpoint: Path, dtype: str, batch: int) -> list[Part]:
     from vllm import SamplingParams
 
     cpu_layer.layer_step = cpu_layer.layer_step.py_func
+    for name, apart in list(vars(cpu_layer).items()):
+        if hasattr(apart, "kernel"):
+            setattr(cpu_layer, name, apart.kernel)
     llm = peer_ours.engine(checkpoint, dtype, **MODELS[model].settings)
     workload = Workload(dtype, batch, model=model)
     peer_ours.serve_round(llm, workload.prompts(-1), 8, "warm-up")

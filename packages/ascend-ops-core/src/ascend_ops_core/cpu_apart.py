@@ -76,7 +76,8 @@ class _Loaded:
 def apart(kernel: Any) -> Callable[..., Any]:
     """What other kernels call instead of ``kernel``, with the same arguments, to keep it apart.
 
-    Unsigned integers of 64 bits are passed as signed ones.
+    Unsigned integers of 64 bits are passed as signed ones. Python cannot call what is returned; its
+    attribute ``kernel`` is what was given.
 
     Args:
         kernel: made by ``njit`` with a cache, under its own name in its module.
@@ -114,5 +115,7 @@ def apart(kernel: Any) -> Callable[..., Any]:
     parameters = inspect.signature(function).parameters.values()
     call.__module__, call.__name__, call.__doc__ = module, name, function.__doc__
     call.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
-    made: Callable[..., Any] = intrinsic(call)
-    return made
+    made = intrinsic(call)
+    made.kernel = kernel
+    called: Callable[..., Any] = made
+    return called
