@@ -8,6 +8,7 @@ import pytest
 import torch
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.output_projection import ProjectionPart, QuantizedOutputProjection
+from ascend_attention.layers.qwen2_decoder import AscendQwen2Model, Qwen2DecoderShape
 from ascend_attention.ops.indexer import quantize_index_rows, select_entries
 from ascend_attention.ops.paged_rows import RowIndex
 from ascend_attention.step import StepLayout
@@ -105,3 +106,18 @@ def test_fp8_output_projection(tokens: int) -> None:
     if tokens:
         with device_family("A3"), pytest.raises(InvalidInputError, match="documented for A5"):
             moved(*(one.to("npu") for one in given))
+
+
+@pytest.mark.parametrize("half", [3, 16])
+def test_pictures_and_queries(half: int) -> None:
+    torch.manual_seed(2)
+    model = AscendQwen2Model(Qwen2DecoderShape(2, 64, 4, 2, 48))
+    embeds = torch.randn(2, 2 * half, 64)
+    with torch.no_grad():
+        wanted = model(embeds)
+        on_device = model.to("npu")
+        given = embeds.to("npu")
+        before = counters()
+        got = on_device(given)
+        assert (counters() - before).launches > 0
+    assert_close(got.cpu(), wanted, scale=16)

@@ -99,3 +99,73 @@ def test_registration_on_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     registry["MMEncoderAttention"] = dict
     with pytest.raises(InvalidInputError, match="vLLM's class MMEncoderAttention"):
         register()
+
+
+def _decoders(**settings: Any) -> tuple[Any, Any]:
+    from ascend_attention.vllm.qwen2_decoder import AscendCustomQwen2Decoder
+    from vllm.model_executor.models.deepencoder2 import CustomQwen2Decoder
+
+    shape = {
+        "decoder_layer": 3,
+        "hidden_dimension": 48,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "intermediate_size": 40,
+        "vocab_size": 8,
+        **settings,
+    }
+    torch.manual_seed(0)
+    theirs, ours = CustomQwen2Decoder(**shape), AscendCustomQwen2Decoder(**shape)
+    for weight in theirs.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    return theirs.eval(), ours
+
+
+@pytest.mark.parametrize(("batch", "half"), [(2, 1), (3, 5), (1, 72), (2, 128)])
+def test_pictures_and_queries(batch: int, half: int) -> None:
+    theirs, ours = _decoders()
+    assert ours.load_state_dict(theirs.state_dict()) == ([], [])
+    embeds = torch.randn(batch, 2 * half, 48)
+    kinds = torch.tensor([0, 1]).repeat_interleave(half).expand(batch, -1)
+    with torch.no_grad():
+        (found,) = ours(embeds, kinds)
+        assert_close(found, theirs(embeds, kinds)[0], scale=64)
+        # A query sees the queries before it: hiding the order would change its row.
+        swapped = torch.cat([embeds[:, :half], embeds[:, half:].flip(1)], dim=1)
+        if half > 1:
+            assert not torch.allclose(ours(swapped, kinds)[0][:, half:].flip(1), found[:, half:])
+        torch.testing.assert_close(ours(swapped, kinds)[0][:, :half], found[:, :half])
+
+
+def test_no_pictures() -> None:
+    _, ours = _decoders()
+    for shape in ((0, 6, 48), (2, 0, 48)):
+        assert ours(torch.empty(shape), torch.empty(shape[:2]))[0].shape == shape
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"attention_dropout": 0.1}, "attention_dropout=0.1"),
+        ({"num_key_value_heads": 4}, "6 heads, 4 key heads"),
+    ],
+)
+def test_other_decoders_are_refused(settings: dict[str, Any], named: str) -> None:
+    from ascend_attention.vllm.qwen2_decoder import AscendCustomQwen2Decoder
+
+    shape = {"hidden_dimension": 48, "num_attention_heads": 6, "decoder_layer": 1, **settings}
+    with pytest.raises(InvalidInputError, match=named):
+        AscendCustomQwen2Decoder(**shape)
+
+
+def test_other_inputs_are_refused() -> None:
+    _, ours = _decoders(max_position_embeddings=8)
+    for rows, given, named in (
+        (5, {}, "embeds of 5 rows"),
+        (10, {}, "10 rows"),
+        (4, {"attention_mask": torch.ones(1, 4)}, "attention_mask"),
+        (4, {"position_ids": torch.ones(1, 4)}, "position_ids"),
+    ):
+        with pytest.raises(InvalidInputError, match=named):
+            ours(torch.zeros(1, rows, 48), torch.zeros(1, rows), **given)

@@ -29,6 +29,11 @@ _EVERYWHERE: tuple[tuple[str, str, str | None], ...] = (
     ),
 )
 _ON_NPU: tuple[tuple[str, str, str | None], ...] = (
+    (
+        "CustomQwen2Decoder",
+        "qwen2_decoder:AscendCustomQwen2Decoder",
+        f"{_MODELS}.deepencoder2",
+    ),
     ("MMEncoderAttention", "encoder:AscendMMEncoderAttention", None),
     ("RelPosAttention", "relative_position:AscendRelPosAttention", f"{_MODELS}.deepencoder"),
 )

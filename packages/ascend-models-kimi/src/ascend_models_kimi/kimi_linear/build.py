@@ -44,8 +44,12 @@ class NoRotation(nn.Module):
 
     def __init__(self, tokens: int, channels: int) -> None:
         super().__init__()
-        self.register_buffer("cos", torch.ones(tokens, channels // 2), persistent=False)
-        self.register_buffer("sin", torch.zeros(tokens, channels // 2), persistent=False)
+        self.register_buffer(
+            "cos", torch.ones(tokens, channels // 2, dtype=torch.float32), persistent=False
+        )
+        self.register_buffer(
+            "sin", torch.zeros(tokens, channels // 2, dtype=torch.float32), persistent=False
+        )
 
     def forward(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """``[T, R / 2]`` float32 each."""
