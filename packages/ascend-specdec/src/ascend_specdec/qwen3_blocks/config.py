@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.layers.block_drafts import BlockShape
 
 __all__ = ["BlockDraftSpec", "ConvolutionSpec", "SelectorSpec"]
 
@@ -46,18 +47,10 @@ class SelectorSpec:
 
 
 @dataclass(frozen=True)
-class BlockDraftSpec:
-    """A draft model that fills a block of places in one pass.
+class BlockDraftSpec(BlockShape):
+    """A draft model with a Qwen3 backbone that fills a block of places in one pass.
 
     Attributes:
-        hidden_size: ``H``.
-        vocab_size: ``V``, of the target.
-        draft_vocab_size: ``D``, of the draft's head.
-        target_layers: layers of the target, from 0, behind which hidden states are taken.
-        target_hidden_size: their width.
-        mask_token: id that stands in the places to be filled.
-        from_anchor: the anchor's own place predicts the first draft (DSpark); otherwise the first
-            mask token does, and the anchor's place predicts nothing.
         windows: for each layer the tokens that one sees, or None for all.
         causal: for each layer whether a query sees those behind it not.
         convolution: DFlash2's, or None.
@@ -66,13 +59,6 @@ class BlockDraftSpec:
         logit_scale: factor on the logits and the Markov head's correction.
     """
 
-    hidden_size: int
-    vocab_size: int
-    draft_vocab_size: int
-    target_layers: tuple[int, ...]
-    target_hidden_size: int
-    mask_token: int
-    from_anchor: bool
     windows: tuple[int | None, ...]
     causal: tuple[bool, ...]
     convolution: ConvolutionSpec | None = None
@@ -135,10 +121,6 @@ class BlockDraftSpec:
             markov_rank=_at_least_1("markov_rank", of("markov_rank")) if dspark else 0,
             logit_scale=float(of("logit_scale", 1.0)),
         )
-
-    def queries(self, drafts: int) -> int:
-        """Rows of a block that gives so many drafts."""
-        return drafts if self.from_anchor else drafts + 1
 
 
 def _attention(

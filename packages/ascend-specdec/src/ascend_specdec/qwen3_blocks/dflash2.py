@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.layers.block_drafts import places_of
 from vllm.config import VllmConfig
 
 from ascend_specdec.qwen3_blocks.model import AscendDFlashQwen3ForCausalLM
@@ -28,6 +29,6 @@ class DFlash2Qwen3ForCausalLM(AscendDFlashQwen3ForCausalLM):
         self, hidden: torch.Tensor, anchors: torch.Tensor, choice: DraftChoice
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """See the base class; places are chosen one behind the other."""
-        places = hidden if self.spec.from_anchor else hidden[:, 1:]
+        places = places_of(hidden, self.spec.from_anchor)
         logits = self.compute_logits(places.flatten(0, 1)).unflatten(0, places.shape[:2])
         return self.candidate_selector.choose(places, logits, anchors, choice)

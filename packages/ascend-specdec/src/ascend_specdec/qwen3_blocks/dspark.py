@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from ascend_ops_core.layers.block_drafts import confidences, markov_drafts, places_of
 from ascend_ops_core.layers.draft_heads import DSparkConfidenceHead, DSparkMarkovHead
 from vllm.config import VllmConfig
 
@@ -35,16 +36,10 @@ class AscendQwen3DSparkForCausalLM(AscendDFlashQwen3ForCausalLM):
         self, hidden: torch.Tensor, anchors: torch.Tensor, choice: DraftChoice
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """See the base class; each place learns which token stands in front of it."""
-        places = hidden if self.spec.from_anchor else hidden[:, 1:]
+        places = places_of(hidden, self.spec.from_anchor)
         base = self.compute_logits(places.flatten(0, 1)).unflatten(0, places.shape[:2])
-        token, tokens, laws = anchors, [], []
-        for place in range(places.shape[1]):
-            chosen, law = choice(self.markov_head(base[:, place], token))
-            token = self.in_target(chosen)
-            tokens.append(token)
-            laws.append(law)
-        drafts = torch.stack(tokens, dim=1)
-        return drafts, None if choice.greedy else self.law_in_target(torch.stack(laws, dim=1))
+        drafts, laws = markov_drafts(base, anchors, self.markov_head, choice, self.in_target)
+        return drafts, self.law_in_target(laws)
 
     def confidence(
         self, hidden: torch.Tensor, anchors: torch.Tensor, drafts: torch.Tensor
@@ -58,8 +53,5 @@ class AscendQwen3DSparkForCausalLM(AscendDFlashQwen3ForCausalLM):
         """
         if self.confidence_head is None:
             return None
-        places = hidden if self.spec.from_anchor else hidden[:, 1:]
-        read = torch.cat([anchors.unsqueeze(1).to(drafts.dtype), drafts[:, :-1]], dim=1)
-        markov = self.markov_head.embed(read.flatten())
-        scores: torch.Tensor = self.confidence_head(places.flatten(0, 1), markov)
-        return scores.view(drafts.shape)
+        places = places_of(hidden, self.spec.from_anchor)
+        return confidences(places, anchors, drafts, self.markov_head, self.confidence_head)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
+from ascend_ops_core.layers.block_drafts import places_of
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.layernorm import RMSNorm
@@ -207,7 +208,7 @@ class AscendDFlashQwen3ForCausalLM(nn.Module):
         Returns:
             Tokens ``[R, K]``, and their laws ``[R, K, V]`` float32 where they are drawn.
         """
-        places = hidden if self.spec.from_anchor else hidden[:, 1:]
+        places = places_of(hidden, self.spec.from_anchor)
         logits = self.compute_logits(places.flatten(0, 1)).unflatten(0, places.shape[:2])
         tokens, laws = choice.many(logits)
         return self.in_target(tokens), self.law_in_target(laws)

@@ -4,6 +4,8 @@ vLLM 0.27.1 has DFlash on V1 for one group of caches, on CUDA and with C++ kerne
 DSpark on its runner V2 alone, which needs Triton on CUDA. This one serves both, on a CPU and on an
 NPU: it stands where the runner looks for ``DFlashProposer``, see :mod:`block_hooks`.
 
+A draft model is whatever has the methods of ``ascend_ops_core.layers.block_drafts.BlockDraft``.
+
 A step's rows are those of the target: context of all accepted tokens is written first, so that what
 an earlier step wrote for rejected ones is overwritten before it is read. Then comes one block of
 ``Q`` rows for each request, see :mod:`ascend_specdec.ops.block_inputs`.

@@ -45,13 +45,14 @@ def check_speculation(vllm_config: VllmConfig) -> None:
         return
     if speculative.method not in ("dflash", "dspark"):
         return
+    from ascend_ops_core.vllm.block_drafts import read_target_layers
+
     from ascend_specdec.qwen3_blocks.config import BlockDraftSpec
     from ascend_specdec.qwen3_blocks.validation import check_pair
 
     spec = BlockDraftSpec.from_config(draft.hf_config)
     check_pair(spec, vllm_config)
-    # The output of layer i is the input of layer i + 1.
-    draft.hf_config.eagle_aux_hidden_state_layer_ids = [one + 1 for one in spec.target_layers]
+    read_target_layers(spec, vllm_config)
 
 
 def _check_connector(vllm_config: VllmConfig) -> None:
