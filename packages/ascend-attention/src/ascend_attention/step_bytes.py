@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ascend_ops_core.devices import DeviceFacts
+from ascend_ops_core.tiling import next_power_of_two
 
 from ascend_attention.caches import CacheKind, CacheRole, overlap_of
 from ascend_attention.layers.context_parallel import MOST_ELEMENTS
 from ascend_attention.layers.context_routes import MOST_ROWS
 from ascend_attention.ops.indexer.selection import tokens_at_once
-from ascend_attention.ops.sparse_attention.plan import plan
+from ascend_attention.ops.sparse_attention.plan import SMALLEST_TILE, plan, splits_of
+from ascend_attention.ops.token_indexer.batch import selected_at_once
 
 _FLOAT32, _INDEX, _FLAG = 4, 8, 1
 _PLACE = 2 * _INDEX  # block and offset
@@ -91,6 +94,70 @@ def layer_bytes(
     return chosen + max(scores, gathered)
 
 
+class IndexerSize(NamedTuple):
+    """An indexer over tokens.
+
+    Attributes:
+        heads: its heads.
+        width: of one.
+        top_k: tokens that a query keeps.
+    """
+
+    heads: int
+    width: int
+    top_k: int
+
+
+def latent_layer_bytes(
+    facts: DeviceFacts,
+    step: StepSize,
+    *,
+    heads: int,
+    latent: int,
+    rope: int,
+    value: int,
+    itemsize: int,
+    indexer: IndexerSize | None,
+) -> int:
+    """Bytes that one layer's latent attention works on besides its input and output.
+
+    Args:
+        facts: the device family.
+        step: the largest step.
+        heads: query heads of the rank.
+        latent: values of a latent.
+        rope: rotated values of a head.
+        value: values of a head's result.
+        itemsize: bytes of a value of the model's dtype.
+        indexer: of the layers that select tokens; None where all are attended to.
+    """
+    # Absorbed queries as they come and without gaps, rotated ones, what was attended, and values.
+    attended = step.tokens * heads * (3 * latent + rope + value) * itemsize
+    reach = step.length if indexer is None else indexer.top_k
+    cut = plan(facts, step.tokens, heads, latent, [reach], itemsize)
+    if indexer is None:
+        units = step.tokens * -(-heads // cut.heads)
+        splits = splits_of(facts, units, cut.columns // cut.rows)
+        return attended + _parts(step.tokens, splits, heads, latent)
+    parts = _parts(cut.tokens, cut.splits, heads, latent)
+    turned = max(next_power_of_two(rope), SMALLEST_TILE)
+    gathered = cut.tokens * cut.columns * ((cut.padded + turned) * itemsize + _FLOAT32)
+    # Tokens and where they lie; queries before and after two rotations.
+    chosen = step.tokens * indexer.top_k * (2 * _FLOAT32 + _PLACE)
+    asked = step.tokens * indexer.heads * (3 * indexer.width * itemsize + 2 * _FLOAT32)
+    scores = 0
+    if step.length > indexer.top_k:
+        # Scores, sorted ones, and their order.
+        tile = min(step.tokens, selected_at_once(step.length))
+        scores = tile * step.length * (2 * _FLOAT32 + _INDEX)
+    return attended + chosen + asked + max(scores, gathered + parts)
+
+
+def _parts(tokens: int, splits: int, heads: int, latent: int) -> int:
+    """Bytes of results that programs which share a token's rows merge, in float32."""
+    return tokens * splits * heads * (latent + 2) * _FLOAT32 if splits > 1 else 0
+
+
 def context_bytes(
     step: StepSize,
     *,
@@ -99,6 +166,7 @@ def context_bytes(
     latent: int,
     row: int,
     itemsize: int,
+    row_bytes: int | None = None,
     prompts: bool = True,
 ) -> int:
     """Bytes that a layer exchanges with the ranks that share its contexts; 0 for one rank.
@@ -110,6 +178,7 @@ def context_bytes(
         latent: values of an attended latent.
         row: values of a query and of a row of the cache.
         itemsize: bytes of a value of the model's dtype.
+        row_bytes: of a row of the cache, where it is stored in another dtype.
         prompts: whether the step may have prompts, whose rows are gathered.
     """
     if ranks == 1:
@@ -121,7 +190,8 @@ def context_bytes(
     if not prompts:
         return queries
     # As they come, and in order.
-    return queries + 2 * min(MOST_ROWS, step.sequences * step.length) * row * itemsize
+    held = row * itemsize if row_bytes is None else row_bytes
+    return queries + 2 * min(MOST_ROWS, step.sequences * step.length) * held
 
 
 def block_table_bytes(block_tokens: Iterable[int], step: StepSize) -> int:

@@ -64,6 +64,7 @@ def attention_bytes(worker: Any) -> int:
     from ascend_attention.vllm.dsa import DSAAttention
     from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
     from ascend_attention.vllm.mla import AscendMLACache
+    from ascend_attention.vllm.mla.latent_layer import LatentLayer
     from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
 
     config = worker.vllm_config
@@ -80,7 +81,9 @@ def attention_bytes(worker: Any) -> int:
     )
     facts, model = current_facts(), worker.model_runner.get_model()
     working = [
-        one.working_bytes(facts, step) for one in model.modules() if isinstance(one, DSAAttention)
+        one.working_bytes(facts, step)
+        for one in model.modules()
+        if isinstance(one, DSAAttention | LatentLayer)
     ]
     working += [
         one.exchanged_bytes(step) for one in layers.values() if isinstance(one, AscendMLACache)

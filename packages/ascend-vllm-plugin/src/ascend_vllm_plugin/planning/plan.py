@@ -221,7 +221,6 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         draft=draft,
         keep_dtype=request.cache_dtype == "model",
         int8_latents=resolver is not None
-        and request.layout.context == 1
         and has_int8_latents(spec, resolver.cache, request.device, request.cache_dtype),
         ranks=request.layout.tensor,
         states=request.states,

@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ascend_attention.caches import CacheRole
 from ascend_attention.step_bytes import (
+    IndexerSize,
     StepSize,
     block_table_bytes,
     context_bytes,
+    latent_layer_bytes,
     layer_bytes,
     metadata_bytes,
 )
 from ascend_models_deepseek.deepseek_v3.config import DeepseekV3Spec
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v32.config import DeepseekV32Spec
 from ascend_ops_core.devices import DeviceFacts
 
 from ascend_vllm_plugin.planning.block_pool import CacheGroup
@@ -177,18 +181,38 @@ def _attention_bytes(
     prompts: bool = True,
 ) -> int:
     spec = shape.spec
-    paged = (group for group in groups if group.states is None)
-    total = metadata_bytes(([one.kind for one in group.caches] for group in paged), step)
+    paged = [[one.kind for one in group.caches] for group in groups if group.states is None]
+    total = metadata_bytes(paged, step)
     if isinstance(spec, DeepseekV3Spec):
-        return total + context_bytes(
+        exchanged = context_bytes(
             step,
             ranks=shape.layout.context,
             heads=spec.num_attention_heads // shape.layout.tensor,
             latent=spec.kv_lora_rank,
             row=spec.kv_lora_rank + spec.qk_rope_head_dim,
             itemsize=shape.itemsize,
+            row_bytes=max(
+                kind.row_bytes for kinds in paged for kind in kinds if kind.role is CacheRole.LATENT
+            ),
             prompts=prompts,
         )
+        working = 0
+        if facts is not None:
+            indexer = None
+            if isinstance(spec, DeepseekV32Spec):
+                indexer = IndexerSize(spec.index_n_heads, spec.index_head_dim, spec.index_topk)
+            working = latent_layer_bytes(
+                facts,
+                step,
+                heads=spec.num_attention_heads // shape.layout.tensor,
+                latent=spec.kv_lora_rank,
+                rope=spec.qk_rope_head_dim,
+                value=spec.v_head_dim,
+                itemsize=shape.itemsize,
+                indexer=indexer,
+            )
+        # Layers need one or the other first; the larger is set aside.
+        return total + max(working, exchanged)
     if facts is None or isinstance(spec, PlannedKimi):
         return total
     if isinstance(spec, PlannedMiniMaxM3):
@@ -235,10 +259,10 @@ def _token_bytes(shape: Shape) -> int:
 
 
 def _latent_token_bytes(shape: Shape, spec: DeepseekV3Spec, heads: int) -> int:
-    """The same with latent attention: queries before and after the rotation, their absorbed form,
-    attended latents and values."""
+    """The same with latent attention: queries before and after the rotation, and values. What
+    attention works on between them is set aside apart, since vLLM measures a step without it."""
     item = shape.itemsize
-    head = 2 * spec.qk_head_dim + 2 * spec.kv_lora_rank + spec.v_head_dim
+    head = 2 * spec.qk_head_dim + spec.v_head_dim
     down = (spec.q_lora_rank or 0) + spec.kv_lora_rank + spec.qk_rope_head_dim
     attention = 3 * shape.hidden + (heads * head + 2 * down) * item
     dense = 2 * shape.hidden + 3 * spec.intermediate_size // shape.layout.tensor * item

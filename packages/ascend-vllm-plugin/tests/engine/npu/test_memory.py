@@ -65,6 +65,23 @@ def test_a_full_step_at_the_longest_context_stays_within_what_was_set_aside(
     assert found["activations"] < peak <= found["activations"] + found["attention"]
 
 
+def test_selected_tokens_stay_within_what_was_set_aside(engines: EnginePool) -> None:
+    """Scores, selections and absorbed queries of DeepSeek-V3.2, which vLLM does not measure."""
+    engine = engines.get(
+        "v32",
+        kv_cache_memory_bytes=None,
+        gpu_memory_utilization=SHARE,
+        max_num_batched_tokens=256,
+        additional_config={"cache_dtype": "family"},
+    )
+    (found,) = engine.llm.collective_rpc("memory_figures")
+    held = torch.npu.memory_allocated()
+    torch.npu.reset_peak_memory_stats()
+    engine.generate(random_prompt(1020, 512, seed=3), 2)
+    peak = torch.npu.max_memory_allocated() - held
+    assert found["activations"] < peak <= found["activations"] + found["attention"]
+
+
 @pytest.mark.parametrize("call", ["sleep", "wake_up"])
 def test_sleep_is_refused(engine: Engine, call: str) -> None:
     with pytest.raises(Exception, match=r"sleep mode.*Stop the engine"):

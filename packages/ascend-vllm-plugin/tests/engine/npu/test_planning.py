@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ascend_models_deepseek.testing import SPECS, TinyV4Spec, write_checkpoint
 from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, TinyV3Spec, write_v3_checkpoint
+from ascend_models_deepseek.testing.tiny_v32 import V32_SPECS, TinyV32Spec, write_v32_checkpoint
 from ascend_ops_core.devices import use_family
 from ascend_vllm_plugin.planning.plan import Plan, make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
@@ -82,6 +83,7 @@ CASES = {
     "A2-vocabulary": Case("A2", WIDE_VOCABULARY, step=40, requests=31),
     "A2-blocks": Case("A2", C4_ONLY, block=512),
     "A3-v3-mtp": Case("A3", V3_SPECS["v3"], step=250, drafted=2),
+    "A3-v32-mtp": Case("A3", V32_SPECS["v32"], step=250, drafted=1),
     "A5": Case("A5", MANY_HEADS),
     "A5-fp8": Case("A5", SPECS["tensor_parallel"], sizes=(2, 16), o_proj="fp8"),
     "A5-mtp": Case("A5", MANY_HEADS, "float16", drafted=2, step=250),
@@ -92,6 +94,14 @@ CASES = {
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     yield request.param[1]
     use_family(FAMILY)
+
+
+def written(spec: TinyV4Spec | TinyV3Spec, folder: Path) -> Path:
+    if isinstance(spec, TinyV32Spec):
+        return write_v32_checkpoint(spec, folder)
+    if isinstance(spec, TinyV3Spec):
+        return write_v3_checkpoint(spec, folder)
+    return write_checkpoint(spec, folder)
 
 
 def started(folder: Path, case: Case) -> dict[str, int]:
@@ -138,8 +148,7 @@ def planned(folder: Path, case: Case, *, in_flight: int) -> Plan:
 @pytest.mark.usefixtures("in_process")
 def test_the_engine_allocates_what_was_planned(case: Case, tmp_path: Path) -> None:
     """Weights, block tables and the size of a block exactly; blocks and the total within 1 %."""
-    write = write_v3_checkpoint if isinstance(case.spec, TinyV3Spec) else write_checkpoint
-    folder = write(case.spec, tmp_path)  # type: ignore[arg-type]
+    folder = written(case.spec, tmp_path)
     found = started(folder, case)
     plan = planned(folder, case, in_flight=found["in_flight"])
     share = plan.budget / 100

@@ -21,7 +21,7 @@ from ascend_ops_core.launch import launch
 from ascend_ops_core.tiling import next_power_of_two
 
 from ascend_attention.ops.attention_states.kernels import merge_into
-from ascend_attention.ops.sparse_attention.plan import SMALLEST_TILE, plan
+from ascend_attention.ops.sparse_attention.plan import SMALLEST_TILE, plan, splits_of
 
 # Below every logit, above -inf, so that differences of peaks are numbers.
 _LOWEST = tl.constexpr(-3.0e38)
@@ -179,10 +179,13 @@ def mla_attention(
     tokens, heads, rank = q_latent.shape
     rotary, per_block = q_rope.shape[2], latents.shape[1]
     reach = block_table.shape[1] * per_block
-    cut = plan(current_facts(), tokens, heads, rank, [reach], latents.element_size())
+    facts = current_facts()
+    cut = plan(facts, tokens, heads, rank, [reach], latents.element_size())
     # A tile lies in one block, whose rows are a multiple of 16.
     rows = min(cut.rows, per_block & -per_block)
-    splits, device = cut.splits, q_latent.device
+    # Nothing is gathered, so all tokens run together.
+    splits = splits_of(facts, tokens * -(-heads // cut.heads), cut.columns // cut.rows)
+    device = q_latent.device
     out = torch.empty((tokens, heads, rank), dtype=q_latent.dtype, device=device)
     part = out
     if splits > 1:

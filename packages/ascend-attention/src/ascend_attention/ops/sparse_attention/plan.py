@@ -92,10 +92,20 @@ def plan(
     held = max(1, _GATHERED_BYTES // max(1, columns * padded * itemsize))
     rounds = max(1, -(-tokens // held))
     together = -(-tokens // rounds)
-    units = together * -(-heads // taken)
-    most_splits = max(1, columns // rows // _LEAST_TILES_OF_A_SPLIT)
-    splits = min(-(-facts.cube_cores // max(units, 1)), most_splits)
+    splits = splits_of(facts, together * -(-heads // taken), columns // rows)
     return Plan(taken, rows, padded, columns, splits, together)
+
+
+def splits_of(facts: DeviceFacts, units: int, tiles: int) -> int:
+    """Programs that share the rows of one token and tile of heads.
+
+    Args:
+        facts: the device family.
+        units: tokens times tiles of heads that run together.
+        tiles: of rows.
+    """
+    most = max(1, tiles // _LEAST_TILES_OF_A_SPLIT)
+    return min(-(-facts.cube_cores // max(units, 1)), most)
 
 
 def _most(least: int, most: int, size_of: Callable[[int], int], budget: int) -> int:

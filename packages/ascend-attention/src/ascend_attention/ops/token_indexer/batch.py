@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import torch
 
+# Scores of one launch, in elements: bounds the memory of long contexts.
+_MOST_SCORES = 1 << 24
+
+
+def selected_at_once(most_tokens: int) -> int:
+    """Queries whose scores of ``most_tokens`` tokens are held at the same time on an NPU."""
+    return max(1, _MOST_SCORES // most_tokens)
+
 
 def owners(
     query_ends: torch.Tensor, seq_lens: torch.Tensor, tokens: int

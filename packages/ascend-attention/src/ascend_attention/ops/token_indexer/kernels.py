@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 
 from ascend_attention.ops.indexer.kernels import indexer_scores
-from ascend_attention.ops.token_indexer.batch import best_tokens, owners
-
-# Scores of one launch, in elements: bounds the memory of long contexts.
-_MOST_SCORES = 1 << 24
+from ascend_attention.ops.token_indexer.batch import best_tokens, owners, selected_at_once
 
 
 def select_tokens(
@@ -35,7 +32,7 @@ def select_tokens(
     if most_tokens <= top_k:
         return best_tokens(query.new_empty((tokens, 0), dtype=torch.float32), seen, top_k)
     out = torch.empty((tokens, top_k), dtype=torch.int32, device=query.device)
-    tile = max(1, _MOST_SCORES // most_tokens)
+    tile = selected_at_once(most_tokens)
     for start in range(0, tokens, tile):
         part = slice(start, start + tile)
         scores = indexer_scores(
