@@ -10,6 +10,8 @@ from ascend_attention.ops import quantized_mla as family
 from ascend_attention.ops.quantized_mla import quantize_mla_rows, quantized_sparse_mla, row_bytes
 from ascend_attention.ops.quantized_mla.cases import CASES
 from ascend_attention.ops.quantized_mla.layout import rotated_part, scales_part
+from ascend_attention.ops.quantized_mla_states import quantized_mla_states
+from ascend_attention.ops.quantized_mla_states.cases import CASES as STATES
 from ascend_ops_core import InvalidInputError
 from ascend_ops_core.cases import Case, Inputs
 from ascend_ops_core.devices import facts_of
@@ -78,6 +80,36 @@ def test_attention_equals_loops(case: Case) -> None:
             logits = (c @ latent[t, h].double() + r @ rope[t, h].double()) * scale
             wanted[t, h] = logits.softmax(0) @ c
     assert_close(quantized_sparse_mla(*arguments), wanted, scale=case.scale)
+
+
+@pytest.mark.oracle("ascend_attention::quantized_mla_states", "loops over tokens and heads")
+@pytest.mark.parametrize(
+    "case", [one for one in STATES["quantized_mla_states"] if not one.large], ids=str
+)
+def test_states_equal_loops(case: Case) -> None:
+    arguments = case.arguments()
+    latent, rope, cache, selected, table, request, scale = arguments
+    width, turned, page = latent.shape[2], rope.shape[2], cache.shape[1]
+    out, lse = quantized_mla_states(*arguments)
+    assert (out.dtype, lse.dtype) == (latent.dtype, torch.float32)
+    for t in range(latent.shape[0]):
+        rows, turns = [], []
+        for s in selected[t].tolist():
+            if s < 0:
+                continue
+            at = int(table[int(request[t]), s // page]), s % page
+            factor = scales_part(cache, width, turned)[at].repeat_interleave(128)
+            rows.append((cache[at][:width].float() * factor).to(latent.dtype).double())
+            turns.append(rotated_part(cache, width, turned)[at].double())
+        if not rows:
+            assert not out[t].any()
+            assert lse[t].eq(float("-inf")).all()
+            continue
+        c, r = torch.stack(rows), torch.stack(turns)
+        for h in range(latent.shape[1]):
+            logits = (c @ latent[t, h].double() + r @ rope[t, h].double()) * scale
+            assert_close(out[t, h], logits.softmax(0) @ c, scale=case.scale)
+            assert_close(lse[t, h], logits.logsumexp(0), scale=4)
 
 
 def test_they_ask_the_host_for_nothing() -> None:

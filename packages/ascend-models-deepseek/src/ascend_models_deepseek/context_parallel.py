@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from ascend_ops_core.errors import InvalidInputError
 
-from ascend_models_deepseek.deepseek_v3.latents import asked_for_int8_latents
-
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
@@ -35,13 +33,6 @@ def check_context_parallel(vllm_config: VllmConfig) -> None:
         InvalidInputError: the first such setting.
     """
     _refuse_for_prompts(vllm_config)
-    size = vllm_config.parallel_config.decode_context_parallel_size
-    if size > 1 and asked_for_int8_latents(vllm_config):
-        raise InvalidInputError(
-            f"decode_context_parallel_size={size} with latent_cache_dtype='int8'",
-            "attention to latents in eight bits gives no logarithms to merge results with",
-            "Remove one of them.",
-        )
 
 
 def _refuse_for_prompts(vllm_config: VllmConfig) -> None:

@@ -18,8 +18,7 @@ def int8_latents(
     """Whether ``additional_config`` asks for it (``latent_cache_dtype``), or the checkpoint does.
 
     A checkpoint's wish (ModelSlim's C8 and FAKQuant) holds where operators read such latents: on an
-    NPU, for a model that attends to selected tokens, unless ``cache_dtype`` is ``"model"`` or ranks
-    share contexts.
+    NPU, for a model that attends to selected tokens, unless ``cache_dtype`` is ``"model"``.
 
     Args:
         vllm_config: the engine's config.
@@ -31,8 +30,6 @@ def int8_latents(
     asked = given if isinstance(given, Mapping) else {}
     if asked.get("latent_cache_dtype") is not None:
         return asked_for_int8_latents(vllm_config)
-    if vllm_config.parallel_config.decode_context_parallel_size > 1:
-        return False
     return wants_int8_latents(
         described, asked.get("cache_dtype", "family"), sparse=sparse, family=family
     )

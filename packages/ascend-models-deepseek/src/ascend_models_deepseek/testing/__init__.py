@@ -1,6 +1,7 @@
 """Tiny checkpoints and the transformers oracle that the tests compare with.
 
-Needs transformers and safetensors (extra `test`); never imports vLLM.
+Needs transformers and safetensors (extra `test`); never imports vLLM, but for `attention_layers`,
+which is imported by its own name.
 """
 
 from ascend_ops_core.testing.language_models import (

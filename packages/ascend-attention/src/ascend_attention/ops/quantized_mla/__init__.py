@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import torch
 from ascend_ops_core.checks import FLOATS, INDICES, require_dtype, require_shape
-from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.registry import declare
 
-from ascend_attention.ops.quantized_mla.layout import GROUP, row_bytes
+from ascend_attention.ops.quantized_mla.layout import GROUP, check_cache, row_bytes
 
 __all__ = ["GROUP", "quantize_mla_rows", "quantized_sparse_mla", "row_bytes"]
 
@@ -44,7 +43,7 @@ def quantize_mla_rows(
     require_shape("latent", latent, None, None)
     require_dtype("rope", rope, (latent.dtype,))
     require_shape("rope", rope, latent.shape[0], None)
-    _check_cache(cache, latent.shape[1], rope.shape[1])
+    check_cache(cache, latent.shape[1], rope.shape[1])
     require_shape("block", block, latent.shape[0])
     require_dtype("block", block, INDICES)
     require_shape("offset", offset, latent.shape[0])
@@ -84,7 +83,7 @@ def quantized_sparse_mla(
     require_shape("query_latent", query_latent, None, None, None)
     require_dtype("query_rope", query_rope, (query_latent.dtype,))
     require_shape("query_rope", query_rope, *query_latent.shape[:2], None)
-    _check_cache(cache, query_latent.shape[2], query_rope.shape[2])
+    check_cache(cache, query_latent.shape[2], query_rope.shape[2])
     require_shape("selected", selected, query_latent.shape[0], None)
     require_shape("block_table", block_table, None, None)
     require_shape("query_ends", query_ends, block_table.shape[0])
@@ -100,18 +99,6 @@ def quantized_sparse_mla(
         query_latent, query_rope, cache, selected, block_table, query_ends, seq_lens, scale
     )
     return result
-
-
-def _check_cache(cache: torch.Tensor, latent: int, rope: int) -> None:
-    require_shape("cache", cache, None, None, row_bytes(latent, rope))
-    require_dtype("cache", cache, (torch.int8,))
-    strides = cache.stride()
-    if strides[2] != 1 or strides[0] % 4 or strides[1] % 4 or cache.storage_offset() % 4:
-        raise InvalidInputError(
-            f"a cache with strides {strides} from byte {cache.storage_offset()}",
-            "a row is a record without gaps, and its float32 scales are aligned to 4 bytes",
-            "Give blocks and rows sizes in multiples of 4 bytes.",
-        )
 
 
 _QUANTIZE_MLA_ROWS = declare(

@@ -41,7 +41,7 @@ def _rows(
     )
 
 
-def _attended(
+def attended(
     new: Inputs,
     batch: Batch,
     heads: int,
@@ -89,7 +89,7 @@ def _attended(
 
 
 def _large(new: Inputs, batch: Batch, heads: int) -> tuple[Any, ...]:
-    return _attended(new, batch, heads, 512, 64, 128, 2048, dtype=BF16, columns=1024)
+    return attended(new, batch, heads, 512, 64, 128, 2048, dtype=BF16, columns=1024)
 
 
 CASES: dict[str, tuple[Case, ...]] = {
@@ -103,15 +103,15 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("v32", lambda new: _rows(new, 1024, 512, 64, dtype=BF16, page=128), large=True),
     ),
     "quantized_sparse_mla": (
-        Case("no_queries", lambda new: _attended(new, [(0, 5)], 2, 128, 8, 4, 3)),
-        Case("no_requests", lambda new: _attended(new, [], 2, 128, 8, 4, 3, padding=2)),
-        Case("no_places", lambda new: _attended(new, [(2, 5)], 2, 128, 8, 4, 0)),
-        Case("one", lambda new: _attended(new, [(1, 1)], 2, 128, 8, 4, 3)),
-        Case("odd", lambda new: _attended(new, [(3, 40), (0, 4), (1, 3)], 3, 256, 6, 7, 17)),
-        Case("padding", lambda new: _attended(new, [(2, 9), (1, 0)], 2, 128, 8, 4, 6, padding=2)),
-        Case("many_rows", lambda new: _attended(new, [(1, 300)], 4, 128, 8, 64, 260)),
-        Case("bfloat16", lambda new: _attended(new, [(2, 65)], 17, 128, 16, 16, 40, dtype=BF16)),
-        Case("torch_npu", lambda new: _attended(new, [(2, 40)], 4, 512, 64, 16, 31, dtype=BF16)),
+        Case("no_queries", lambda new: attended(new, [(0, 5)], 2, 128, 8, 4, 3)),
+        Case("no_requests", lambda new: attended(new, [], 2, 128, 8, 4, 3, padding=2)),
+        Case("no_places", lambda new: attended(new, [(2, 5)], 2, 128, 8, 4, 0)),
+        Case("one", lambda new: attended(new, [(1, 1)], 2, 128, 8, 4, 3)),
+        Case("odd", lambda new: attended(new, [(3, 40), (0, 4), (1, 3)], 3, 256, 6, 7, 17)),
+        Case("padding", lambda new: attended(new, [(2, 9), (1, 0)], 2, 128, 8, 4, 6, padding=2)),
+        Case("many_rows", lambda new: attended(new, [(1, 300)], 4, 128, 8, 64, 260)),
+        Case("bfloat16", lambda new: attended(new, [(2, 65)], 17, 128, 16, 16, 40, dtype=BF16)),
+        Case("torch_npu", lambda new: attended(new, [(2, 40)], 4, 512, 64, 16, 31, dtype=BF16)),
         Case("v32_decode", lambda new: _large(new, [(1, 65536)] * 8, 128), large=True),
         Case("v32_tp16_drafts", lambda new: _large(new, [(4, 65536)] * 8, 8), large=True),
         Case("glm5_prefill", lambda new: _large(new, [(1024, 8192)], 64), large=True),

@@ -160,15 +160,41 @@ def quantized_sparse_mla(
     scale: float,
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.quantized_mla.quantized_sparse_mla`."""
-    tokens, heads, width = query_latent.shape
-    rope, places = query_rope.shape[2], selected.shape[1]
-    dtype, device = query_latent.dtype, query_latent.device
-    out = torch.empty(query_latent.shape, dtype=dtype, device=device)
-    if not places or not block_table.numel():
+    out = torch.empty(query_latent.shape, dtype=query_latent.dtype, device=query_latent.device)
+    if not selected.shape[1] or not block_table.numel():
         return out.zero_()
+    place = located(selected, block_table, query_ends, seq_lens, cache.shape[1])
+    over_records(query_latent, query_rope, cache, *place, scale, out, None)
+    return out
+
+
+def over_records(
+    query_latent: torch.Tensor,
+    query_rope: torch.Tensor,
+    cache: torch.Tensor,
+    block: torch.Tensor,
+    offset: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+) -> None:
+    """Attention over records at given places, tile of queries after tile.
+
+    Args:
+        query_latent: ``[T, H, L]``.
+        query_rope: ``[T, H, R]``.
+        cache: ``[B, P, row_bytes(L, R)]`` int8.
+        block: ``[T, K]`` int32, negative where there is no row, behind all rows; ``K`` at least 1.
+        offset: ``[T, K]`` int32.
+        scale: factor on the dot products.
+        out: ``[T, H, L]``; written.
+        lse: ``[T, H]`` float32, written, if the softmax's denominators are needed.
+    """
+    tokens, heads, width = query_latent.shape
+    rope, places = query_rope.shape[2], block.shape[1]
+    dtype, device = query_latent.dtype, query_latent.device
     query_latent = query_latent if query_latent.stride(2) == 1 else query_latent.contiguous()
     query_rope = query_rope if query_rope.stride(2) == 1 else query_rope.contiguous()
-    block, offset = located(selected, block_table, query_ends, seq_lens, cache.shape[1])
     cut = plan(current_facts(), tokens, heads, width, [places], query_latent.element_size())
     turned = max(next_power_of_two(rope), SMALLEST_TILE)
     held = (cut.tokens, cut.columns)
@@ -203,8 +229,8 @@ def quantized_sparse_mla(
         }
         launch(_gather_kernel, programs, arguments, constants)
         gathered = rows, rope_rows, bias[part], span[part]
-        attend(query_latent[part], query_rope[part], gathered, scale, out[part], cut)
-    return out
+        states = None if lse is None else lse[part]
+        attend(query_latent[part], query_rope[part], gathered, scale, out[part], cut, states)
 
 
 def _parts(cache: torch.Tensor, width: int, rope: int) -> dict[str, Any]:

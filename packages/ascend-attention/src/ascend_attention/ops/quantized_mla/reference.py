@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from ascend_ops_core.ops.quantization import dynamic_quantize
 
@@ -37,9 +39,24 @@ def quantized_sparse_mla(
     scale: float,
 ) -> torch.Tensor:
     """See :func:`ascend_attention.ops.quantized_mla.quantized_sparse_mla`."""
-    width, turned = query_latent.shape[2], query_rope.shape[2]
     if not selected.shape[1] or not block_table.numel():
         return torch.zeros_like(query_latent)
+    rows = dequantised_rows(cache, query_latent, query_rope)
+    place = located(selected, block_table, query_ends, seq_lens, cache.shape[1])
+    return attend(query_latent, query_rope, rows, *place, scale)
+
+
+def dequantised_rows(
+    cache: torch.Tensor, query_latent: torch.Tensor, query_rope: torch.Tensor
+) -> Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """What reads float32 latents and rotated values at places, zeros where a block is negative.
+
+    Args:
+        cache: ``[B, P, row_bytes(L, R)]`` int8.
+        query_latent: ``[T, H, L]``; latents are rounded to its dtype.
+        query_rope: ``[T, H, R]``.
+    """
+    width, turned = query_latent.shape[2], query_rope.shape[2]
     rotated = rotated_part(cache, width, turned)
     scales = scales_part(cache, width, turned)
 
@@ -51,5 +68,4 @@ def quantized_sparse_mla(
         latent = (cache[..., :width][at].float() * factor).to(query_latent.dtype).float()
         return torch.where(real, latent, 0.0), torch.where(real, rotated[at].float(), 0.0)
 
-    place = located(selected, block_table, query_ends, seq_lens, cache.shape[1])
-    return attend(query_latent, query_rope, rows, *place, scale)
+    return rows

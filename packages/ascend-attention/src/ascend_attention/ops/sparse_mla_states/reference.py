@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from ascend_attention.ops.paged_rows.reference import gather_rows
@@ -21,17 +23,44 @@ def sparse_mla_states(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`ascend_attention.ops.sparse_mla_states.sparse_mla_states`."""
+    if not block_table.numel():
+        selected = selected[:, :0]
+    place = located(selected, block_table, request, latent_cache.shape[1])
+
+    def rows(block: torch.Tensor, offset: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        latent = gather_rows(latent_cache, block, offset)
+        return latent.float(), gather_rows(rope_cache, block, offset).float()
+
+    return attend_with_states(query_latent, query_rope, rows, *place, scale)
+
+
+def attend_with_states(
+    query_latent: torch.Tensor,
+    query_rope: torch.Tensor,
+    rows: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
+    block: torch.Tensor,
+    offset: torch.Tensor,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention over rows that are gathered in tiles of queries, and its logarithms.
+
+    Args:
+        query_latent: ``[T, H, L]``.
+        query_rope: ``[T, H, R]``.
+        rows: float32 latents ``[t, K, L]`` and rotated parts ``[t, K, R]`` at places ``[t, K]``.
+        block: ``[T, K]``, negative where there is no row.
+        offset: ``[T, K]``.
+        scale: factor on the dot products.
+    """
     out = torch.zeros(query_latent.shape, dtype=query_latent.dtype, device=query_latent.device)
     lse = torch.full(query_latent.shape[:2], float("-inf"), device=query_latent.device)
-    if not selected.shape[1] or not block_table.numel():
+    if not block.shape[1]:
         return out, lse
-    block, offset = located(selected, block_table, request, latent_cache.shape[1])
     width = query_latent.shape[2] + query_rope.shape[2]
-    tile = max(1, _TILE_ELEMENTS // (selected.shape[1] * width))
+    tile = max(1, _TILE_ELEMENTS // (block.shape[1] * width))
     for start in range(0, query_latent.shape[0], tile):
         part = slice(start, start + tile)
-        latent = gather_rows(latent_cache, block[part], offset[part]).float()
-        rope = gather_rows(rope_cache, block[part], offset[part]).float()
+        latent, rope = rows(block[part], offset[part])
         logits = torch.bmm(query_latent[part].float(), latent.transpose(1, 2))
         logits += torch.bmm(query_rope[part].float(), rope.transpose(1, 2))
         absent = (block[part] < 0).unsqueeze(1)

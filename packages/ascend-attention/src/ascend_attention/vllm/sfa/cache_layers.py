@@ -20,6 +20,16 @@ class AscendSFALatentCache(AscendMLACache):
         """Whether ``rows`` are records with latents in eight bits."""
         return self.kind.dtype == torch.int8
 
+    @property
+    def apart(self) -> bool:
+        """Whether latents lie in front of all rotated keys."""
+        return not self.quantised
+
+    @property
+    def parts(self) -> list[torch.Tensor]:
+        """What attention reads: the records, or latents and rotated keys."""
+        return [self.rows] if self.quantised else [self.latents, self.ropes]
+
     def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
         """Take the cache that the engine allocated."""
         if self.quantised:

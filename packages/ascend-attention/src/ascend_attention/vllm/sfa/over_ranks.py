@@ -6,6 +6,7 @@ selection; see :mod:`ascend_attention.layers.context_parallel` for the attention
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ from ascend_attention.layers.mla import MLAQuery
 from ascend_attention.layers.token_indexer import IndexerInputs
 from ascend_attention.ops.context_parallel import local_tokens
 from ascend_attention.ops.context_parallel.candidates import best_candidates, token_candidates
+from ascend_attention.ops.quantized_mla import quantized_sparse_mla
+from ascend_attention.ops.quantized_mla_states import quantized_mla_states
 from ascend_attention.ops.sparse_mla import sparse_mla
 from ascend_attention.ops.sparse_mla_states import sparse_mla_states
 from ascend_attention.ops.token_indexer import select_tokens
@@ -51,11 +54,12 @@ def over_ranks(
     assert context is not None, impl.cache.prefix
     sent, gathered = routes.sent, routes.gathered
     made = None
-    caches = [impl.cache.latents, impl.cache.ropes]
+    caches = impl.cache.parts
+    latents = len(caches)
     if impl.indexer is not None:
         made = impl.indexer.prepare(hidden, query.q_input, cos, sin, meta)
         keys = impl.indexer.cache
-        caches.append(keys.rows)
+        caches = [*caches, keys.rows]
         if keys.scales is not None:
             caches.append(keys.scales.unsqueeze(-1))
     found = [] if gathered is None else context.gather_blocks(caches, gathered.blocks)
@@ -64,7 +68,7 @@ def over_ranks(
     else:
         selected = Selected(
             None if sent is None else _select_sent(impl, context, made, meta, sent),
-            None if gathered is None else _select_gathered(impl, made, found[2:], gathered),
+            None if gathered is None else _select_gathered(impl, made, found[latents:], gathered),
         )
         impl.selection.offer(selected)
     latent = weights.absorb(query.q_nope)
@@ -74,11 +78,13 @@ def over_ranks(
     # Padding is in neither part.
     attended = torch.zeros_like(latent, memory_format=torch.contiguous_format)
     assert selected.tokens is not None
-    attended[gathered.index] = sparse_mla(
+    attend: Callable[..., torch.Tensor] = sparse_mla
+    if impl.cache.quantised:
+        attend = quantized_sparse_mla
+    attended[gathered.index] = attend(
         latent[gathered.index],
         query.q_rope[gathered.index],
-        found[0],
-        found[1],
+        *found[:latents],
         selected.tokens,
         gathered.block_table,
         gathered.query_ends,
@@ -155,13 +161,15 @@ def _send(
     """``[T, h, L]`` of tokens that send their queries."""
     rows, cache, scale = selected.rows, impl.cache, impl.weights.shape.scale
     assert rows is not None
+    states: Callable[..., tuple[torch.Tensor, torch.Tensor]] = sparse_mla_states
+    if cache.quantised:
+        states = quantized_mla_states
 
     def over_own_rows(
         latent: torch.Tensor, rope: torch.Tensor, part: slice
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return sparse_mla_states(
-            latent, rope, cache.latents, cache.ropes, rows[part], meta.block_table,
-            sent.request[part], scale,
-        )  # fmt: skip
+        return states(
+            latent, rope, *cache.parts, rows[part], meta.block_table, sent.request[part], scale
+        )
 
     return context.attend(latent, rope, over_own_rows)
