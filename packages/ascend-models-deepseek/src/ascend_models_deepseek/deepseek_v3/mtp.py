@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from ascend_attention.vllm.mla.latent_layer import fuse_prologues
+from ascend_attention.vllm.sfa import DraftSelection, SFAAttention
 from ascend_fused_moe.quantized_rules import finish_weights
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
@@ -14,6 +16,7 @@ from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
 from torch import nn
 from vllm.config import VllmConfig
+from vllm.logger import init_logger
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.sequence import IntermediateTensors
 
@@ -25,6 +28,8 @@ from ascend_models_deepseek.deepseek_v3.decoder_layer import DeepseekV3DecoderLa
 from ascend_models_deepseek.deepseek_v3.validation import check_draft
 from ascend_models_deepseek.deepseek_v3.weights import mtp_table
 from ascend_models_deepseek.deepseek_v4.build import parameter
+
+logger = init_logger(__name__)
 
 
 class DeepSeekMultiTokenPredictorLayer(nn.Module):
@@ -98,6 +103,41 @@ class DeepSeekMultiTokenPredictor(nn.Module):
                 for i in range(first, first + spec.num_mtp_layers)
             }
         )
+        self.drafts = self._shared_selection(build)
+
+    def set_skip_topk(self, skip: bool) -> None:
+        """Let the steps that follow take over the first one's selection, or select themselves.
+
+        vLLM's proposer calls it around the first step where the config has
+        ``index_share_for_mtp_iteration``.
+        """
+        if self.drafts is not None:
+            self.drafts.repeating = skip
+
+    def compact_topk_indices(self, slot_ids: torch.Tensor) -> None:
+        """Keep of the first step's selection what drafting goes on from; called by vLLM as well.
+
+        Args:
+            slot_ids: ``[R]`` integer, one row of each request.
+        """
+        if self.drafts is not None:
+            self.drafts.narrow(slot_ids)
+
+    def _shared_selection(self, build: Build) -> DraftSelection | None:
+        """One for all depths, or None where every step selects."""
+        if not getattr(self.spec, "index_share_for_mtp_iteration", False):
+            return None
+        if build.context is not None:
+            logger.warning(
+                "index_share_for_mtp_iteration: every draft step selects anew, since ranks share "
+                "contexts and the rows that a step selects lie on several; tokens are the same"
+            )
+            return None
+        drafts = DraftSelection()
+        for attention in self.modules():
+            if isinstance(attention, SFAAttention):
+                attention.impl.drafts = drafts
+        return drafts
 
     def depth(self, step: int) -> DeepSeekMultiTokenPredictorLayer:
         """The layer that draft step ``step`` runs."""
@@ -187,6 +227,7 @@ class AscendDeepSeekMTP(nn.Module):
         check_headers(table, self._source)
         loaded = table.load(self, weights)
         finish_weights(self)
+        fuse_prologues(self)
         self.has_own_embed_tokens = "model.embed_tokens.weight" in loaded
         self.has_own_lm_head = "lm_head.weight" in loaded
         return loaded

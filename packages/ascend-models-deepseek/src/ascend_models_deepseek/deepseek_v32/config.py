@@ -20,7 +20,8 @@ class DeepseekV32Spec(DeepseekV3Spec):
 
     Attributes follow the published config's names. ``indexer_types`` says of every main layer
     whether it has an indexer ("full") or takes over the selection of the last one in front of it
-    that has ("shared").
+    that has ("shared"). With
+    ``index_share_for_mtp_iteration`` all steps of a draft attend to what the first has selected.
     """
 
     index_n_heads: int
@@ -28,6 +29,7 @@ class DeepseekV32Spec(DeepseekV3Spec):
     index_topk: int
     indexer_rope_interleave: bool
     indexer_types: tuple[str, ...]
+    index_share_for_mtp_iteration: bool
 
     default_rope_interleave = False
 
@@ -46,6 +48,7 @@ class DeepseekV32Spec(DeepseekV3Spec):
                 read.get("indexer_rope_interleave", cls.default_rope_interleave)
             ),
             "indexer_types": _indexer_types(read, values["num_hidden_layers"]),
+            "index_share_for_mtp_iteration": bool(read.get("index_share_for_mtp_iteration", False)),
         }
 
     def check(self) -> None:

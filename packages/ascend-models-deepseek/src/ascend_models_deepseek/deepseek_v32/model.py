@@ -14,6 +14,12 @@ from ascend_models_deepseek.deepseek_v3.decoder_layer import (
 from ascend_models_deepseek.deepseek_v3.model import AscendDeepseekV3ForCausalLM
 from ascend_models_deepseek.deepseek_v3.model import DeepseekV3Model as DeepseekV32Model
 from ascend_models_deepseek.deepseek_v3.mtp import AscendDeepSeekMTP as DeepseekV32MTP
+from ascend_models_deepseek.deepseek_v3.mtp import (
+    DeepSeekMultiTokenPredictor as DeepseekV32MultiTokenPredictor,
+)
+from ascend_models_deepseek.deepseek_v3.mtp import (
+    DeepSeekMultiTokenPredictorLayer as DeepseekV32MultiTokenPredictorLayer,
+)
 from ascend_models_deepseek.deepseek_v32.architecture import DEEPSEEK_V32
 
 __all__ = [
@@ -21,6 +27,8 @@ __all__ = [
     "DeepseekV32ForCausalLM",
     "DeepseekV32MTP",
     "DeepseekV32Model",
+    "DeepseekV32MultiTokenPredictor",
+    "DeepseekV32MultiTokenPredictorLayer",
 ]
 
 

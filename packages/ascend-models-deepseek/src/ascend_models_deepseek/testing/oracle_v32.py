@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -132,6 +132,34 @@ class V32MtpOracle(V3MtpOracle):
             return out[0] if isinstance(out, tuple) else out
 
         block.forward = hidden
+
+    def draft(self, streams: torch.Tensor, ids: Sequence[int], count: int) -> list[int]:
+        """Propose `count` tokens after `ids`; see `MtpOracle.draft`.
+
+        With `index_share_for_mtp_iteration` what the last token has selected in the first step is
+        what the last one attends to in every later step.
+        """
+        if not getattr(self.target.model.config, "index_share_for_mtp_iteration", False):
+            return super().draft(streams, ids, count)
+        indexer = self.layer.mtp_block.self_attn.indexer
+        forward = indexer.forward
+        first: list[torch.Tensor] = []
+
+        def repeating(*args: Any, **kwargs: Any) -> Any:
+            found = forward(*args, **kwargs)
+            if not first:
+                first.append(found[:, -1].clone())
+            found = found.clone()
+            # Places that a longer context adds name a token twice, which selects it once.
+            found[:, -1] = first[0][:, :1]
+            found[:, -1, : first[0].shape[1]] = first[0]
+            return found
+
+        indexer.forward = repeating
+        try:
+            return super().draft(streams, ids, count)
+        finally:
+            indexer.forward = forward
 
     def draft_config(self, config: Any) -> Any:
         """Return the target's config with one layer: with experts and an indexer of its own."""

@@ -7,7 +7,7 @@ implementation that this project did not write.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class TinyGlmSpec(TinyV32Spec):
 
     index_topk_freq: int = 2
     index_skip_topk_offset: int = 2
+    index_share_for_mtp_iteration: bool = False
 
     def published_config(self) -> dict[str, Any]:
         """Return `config.json` as the published checkpoints spell it."""
@@ -59,27 +60,30 @@ class TinyGlmSpec(TinyV32Spec):
         }
 
 
+_GLM = TinyGlmSpec(
+    seed=22,
+    num_hidden_layers=5,
+    num_attention_heads=4,
+    q_lora_rank=40,
+    kv_lora_rank=48,
+    qk_nope_head_dim=24,
+    v_head_dim=32,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    n_group=1,
+    topk_group=1,
+    first_k_dense_replace=2,
+    rope_theta=1000000.0,
+    yarn=None,
+    index_topk=20,
+    mtp="aligned",
+    residual_gain=0.3,
+)
+
 V32_SPECS: dict[str, TinyV32Spec] = {
     "v32": TinyV32Spec(seed=21, num_hidden_layers=3, mtp="aligned", residual_gain=0.3),
-    "glm": TinyGlmSpec(
-        seed=22,
-        num_hidden_layers=5,
-        num_attention_heads=4,
-        q_lora_rank=40,
-        kv_lora_rank=48,
-        qk_nope_head_dim=24,
-        v_head_dim=32,
-        n_routed_experts=8,
-        num_experts_per_tok=3,
-        n_group=1,
-        topk_group=1,
-        first_k_dense_replace=2,
-        rope_theta=1000000.0,
-        yarn=None,
-        index_topk=20,
-        mtp="aligned",
-        residual_gain=0.3,
-    ),
+    "glm": _GLM,
+    "glm_shared": replace(_GLM, index_share_for_mtp_iteration=True),
     "v32_wide": TinyV32Spec(
         seed=23,
         num_hidden_layers=2,
@@ -94,6 +98,7 @@ V32_SPECS: dict[str, TinyV32Spec] = {
 }
 """The checkpoints that the test tiers share, by name; all divide by two.
 
+"glm_shared" is "glm" whose draft steps share the first one's selection.
 "v32_wide" has the published widths of latents and indexer keys, which torch_npu's operators need.
 """
 

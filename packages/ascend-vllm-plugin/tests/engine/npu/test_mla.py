@@ -25,7 +25,6 @@ GRAPHS: dict[str, Any] = {
         "cudagraph_capture_sizes": [3, 6, 12],
     },
 }
-DRAFTS: dict[str, Any] = {"speculative_config": {"method": "mtp", "num_speculative_tokens": 2}}
 
 
 def ragged(vocab: int = VOCAB) -> list[Request]:
@@ -46,14 +45,19 @@ def test_a_ragged_batch_in_chunks(engines: EnginePool, checkpoints: Checkpoints)
     assert_all_match(checkpoints.oracle("v3_plain"), again, results)
 
 
-@pytest.mark.parametrize("settings", [{}, GRAPHS], ids=["eager", "graphs"])
-def test_drafts(engines: EnginePool, checkpoints: Checkpoints, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "width"), [({}, 1), (GRAPHS, 2), ({}, 3)], ids=["eager-1", "graphs-2", "eager-3"]
+)
+def test_drafts(
+    engines: EnginePool, checkpoints: Checkpoints, settings: dict[str, Any], width: int
+) -> None:
     """The target's tokens, and as many right drafts as transformers' MTP layer says.
 
     Where a chunk of a prompt ends, vLLM 0.27.1's runner for devices gives the draft the prompt's
     last token instead of the next one, so acceptance is compared for whole prompts alone.
     """
-    engine = engines.get(SPEC, **settings, **DRAFTS)
+    drafts = {"speculative_config": {"method": "mtp", "num_speculative_tokens": width}}
+    engine = engines.get(SPEC, **settings, **drafts)
     requests = ragged()
     names = ("num_draft_tokens", "num_accepted_tokens")
     before = [engine.metric(f"vllm:spec_decode_{name}") for name in names]
@@ -63,8 +67,8 @@ def test_drafts(engines: EnginePool, checkpoints: Checkpoints, settings: dict[st
     after = [engine.metric(f"vllm:spec_decode_{name}") for name in names]
     oracle = checkpoints.oracle(SPEC)
     assert_all_match(oracle, requests, results)
-    drafts = V3MtpOracle(oracle)
-    expected = [drafts.speculate(r.prompt, r.count, 2) for r in requests]
+    draft = V3MtpOracle(oracle)
+    expected = [draft.speculate(r.prompt, r.count, width) for r in requests]
     assert sum(one.accepted for one in expected) > 0
     reported = [now - then for now, then in zip(after, before, strict=True)]
     assert reported == [sum(o.drafted for o in expected), sum(o.accepted for o in expected)]

@@ -27,6 +27,7 @@ GRAPHS: dict[str, Any] = {
     "compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [2, 4]},
 }
 ROUTES = {
+    "npu_kv_rmsnorm_rope_cache",
     "npu_lightning_indexer",
     "npu_quant_lightning_indexer",
     "npu_sparse_flash_attention",
@@ -60,7 +61,10 @@ def test_replays_give_the_tokens_of_transformers(
     assert (counters() - before).replays >= 5
 
 
-@pytest.mark.parametrize(("name", "width"), [("v32", 2), ("glm", 3)])
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [("v32", 1), ("v32", 2), ("v32", 3), ("glm", 1), ("glm_shared", 2), ("glm", 3)],
+)
 def test_drafts_are_verified_by_graphs(
     engines: EnginePool, checkpoints: Checkpoints, name: str, width: int
 ) -> None:
@@ -128,7 +132,11 @@ def test_keys_in_the_rows_of_the_family(
     [
         (
             {"cache_dtype": "model"},
-            {"npu_lightning_indexer", "npu_sparse_flash_attention"},
+            {
+                "npu_lightning_indexer",
+                "npu_sparse_flash_attention",
+                "npu_kv_rmsnorm_rope_cache",
+            },
             BFLOAT16_MEAN_SLACK,
         ),
         (

@@ -6,6 +6,7 @@ from ascend_attention.vllm.sfa.impl import AscendSFAImpl
 from ascend_attention.vllm.sfa.indexer import IndexerWrapper
 from ascend_attention.vllm.sfa.layer import SFAAttention, share_selections
 from ascend_attention.vllm.sfa.metadata import AscendSFAMetadata
+from ascend_attention.vllm.sfa.shared import DraftSelection
 
 __all__ = [
     "AscendSFABackend",
@@ -14,6 +15,7 @@ __all__ = [
     "AscendSFALatentCache",
     "AscendSFAMetadata",
     "AscendSFAMetadataBuilder",
+    "DraftSelection",
     "IndexerWrapper",
     "SFAAttention",
     "share_selections",

@@ -11,11 +11,12 @@ from ascend_attention.ops.mla_cache import kv_rmsnorm_rope_cache
 from ascend_attention.ops.paged_rows import RowIndex
 from ascend_attention.ops.quantized_mla import quantize_mla_rows, quantized_sparse_mla
 from ascend_attention.ops.sparse_mla import sparse_mla
+from ascend_attention.vllm.mla.impl import fused_prologue, padded
 from ascend_attention.vllm.sfa.cache_layers import AscendSFALatentCache
 from ascend_attention.vllm.sfa.indexer import IndexerWrapper
 from ascend_attention.vllm.sfa.metadata import AscendSFAMetadata
 from ascend_attention.vllm.sfa.over_ranks import over_ranks
-from ascend_attention.vllm.sfa.shared import SharedSelection
+from ascend_attention.vllm.sfa.shared import DraftSelection, SharedSelection
 
 
 class AscendSFAImpl:
@@ -28,6 +29,7 @@ class AscendSFAImpl:
 
     Attributes:
         selection: where selections are passed on to other layers, or come from.
+        drafts: where the selection of a draft's first step waits for the others, if they share it.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class AscendSFAImpl:
         self.cache = cache
         self.indexer = indexer
         self.selection = SharedSelection()
+        self.drafts: DraftSelection | None = None
 
     def forward(
         self, hidden: torch.Tensor, query: MLAQuery, cos: torch.Tensor, sin: torch.Tensor
@@ -67,6 +70,24 @@ class AscendSFAImpl:
         out[:tokens] = self._step(hidden[:tokens], step, cos[:tokens], sin[:tokens], meta)
         return out
 
+    def fused(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """:meth:`forward` where one operator does all that is in front of attention.
+
+        Args:
+            hidden: ``[T, H]`` normed input of the layer, padding rows behind the step's tokens.
+            cos: ``[T, R / 2]`` float32.
+            sin: the same.
+        """
+        rows, shape = hidden.shape[0], self.weights.shape
+        meta: AscendSFAMetadata | None = self.cache.metadata()
+        if meta is None:
+            return hidden.new_zeros((rows, shape.num_heads, shape.value_dim))
+        tokens = meta.num_tokens
+        hidden, cos, sin = hidden[:tokens], cos[:tokens], sin[:tokens]
+        made = fused_prologue(self, hidden, cos, sin, meta.write)
+        selected = self._select(hidden, made.q_input, cos, sin)
+        return padded(self._attend(made.q_latent, made.q_rope, selected, meta), rows)
+
     def _step(
         self,
         hidden: torch.Tensor,
@@ -75,16 +96,35 @@ class AscendSFAImpl:
         sin: torch.Tensor,
         meta: AscendSFAMetadata,
     ) -> torch.Tensor:
-        weights, cache = self.weights, self.cache
+        weights = self.weights
         self._write(query.kv, cos, sin, meta.write)
         if meta.routes is not None:
             return over_ranks(self, hidden, query, cos, sin, meta, meta.routes)
+        selected = self._select(hidden, query.q_input, cos, sin)
+        return self._attend(weights.absorb(query.q_nope), query.q_rope, selected, meta)
+
+    def _select(
+        self, hidden: torch.Tensor, q_input: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
         if self.indexer is None:
-            selected = self.selection.take()
-        else:
-            selected = self.indexer.select(hidden, query.q_input, cos, sin)
-            self.selection.offer(selected)
-        latent, rope = weights.absorb(query.q_nope), query.q_rope
+            taken: torch.Tensor = self.selection.take()
+            return taken
+        if self.drafts is not None and self.drafts.repeating:
+            return self.drafts.take(hidden.shape[0])
+        selected = self.indexer.select(hidden, q_input, cos, sin)
+        self.selection.offer(selected)
+        if self.drafts is not None:
+            self.drafts.keep(selected)
+        return selected
+
+    def _attend(
+        self,
+        latent: torch.Tensor,
+        rope: torch.Tensor,
+        selected: torch.Tensor,
+        meta: AscendSFAMetadata,
+    ) -> torch.Tensor:
+        weights, cache = self.weights, self.cache
         if latent.device.type != "cpu":
             # torch_npu takes no queries with gaps, and a slower kernel would run instead.
             latent, rope = latent.contiguous(), rope.contiguous()
@@ -103,8 +143,9 @@ class AscendSFAImpl:
         eps, interleaved = shape.norm_eps, shape.interleaved
         if not cache.quantised:
             kv_rmsnorm_rope_cache(
-                kv, norm, eps, cos, sin, cache.latents, cache.ropes, index, interleaved=interleaved
-            )
+                kv, norm, eps, cos, sin, cache.latents, cache.ropes, index,
+                interleaved=interleaved, split=self.weights.split,
+            )  # fmt: skip
             return
         latent, rope = kv.split([shape.kv_lora_rank, shape.rope_dim], dim=-1)
         latent = rms_norm(latent.contiguous(), norm, eps)

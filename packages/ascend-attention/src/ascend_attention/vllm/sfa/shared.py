@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from ascend_ops_core.errors import InvalidInputError
 
 
@@ -47,3 +48,50 @@ class SharedSelection:
         if not self._left:
             self._selected = None
         return selected
+
+
+class DraftSelection:
+    """The selection of a draft's first step, which its other steps may take over.
+
+    vLLM's proposer switches (``index_share_for_mtp_iteration`` of GLM-5's config): the first step
+    selects for all tokens of a batch, the others attend to what the one token of each request has
+    selected there from which drafting goes on.
+
+    Attributes:
+        repeating: the steps that run take over what is kept.
+    """
+
+    def __init__(self) -> None:
+        self.repeating = False
+        self._selected: torch.Tensor | None = None
+
+    def keep(self, selected: torch.Tensor) -> None:
+        """Keep the selection ``[T, K]`` of a first step."""
+        self._selected = selected
+
+    def narrow(self, rows: torch.Tensor) -> None:
+        """Keep the rows that drafting goes on from.
+
+        Args:
+            rows: ``[R]`` integer, one row of each request.
+        """
+        if self._selected is not None:
+            self._selected = self._selected[rows]
+
+    def take(self, tokens: int) -> torch.Tensor:
+        """``[T, K]``, what the requests of a later step have selected in the first.
+
+        Args:
+            tokens: of the step, one of each request.
+
+        Raises:
+            InvalidInputError: another number of requests than the first step had.
+        """
+        found = 0 if self._selected is None else self._selected.shape[0]
+        if self._selected is None or found < tokens:
+            raise InvalidInputError(
+                f"a draft step of {tokens} tokens",
+                f"the first step has selected for {found} requests",
+                "Set index_share_for_mtp_iteration to false in config.json.",
+            )
+        return self._selected[:tokens]
