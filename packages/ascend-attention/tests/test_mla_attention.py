@@ -11,10 +11,13 @@ from ascend_attention.ops.attention_states import merge_attention_states
 from ascend_attention.ops.mla_attention import mla_attention, npu, reference
 from ascend_attention.ops.mla_attention.cases import step
 from ascend_attention.ops.mla_cache import kv_rmsnorm_rope_cache
+from ascend_attention.ops.mla_cache import npu as mla_cache_npu
+from ascend_attention.ops.mla_cache.cases import writes
 from ascend_attention.ops.paged_rows import RowIndex
 from ascend_ops_core.cases import Inputs
-from ascend_ops_core.devices import FAMILIES
+from ascend_ops_core.devices import FAMILIES, device_family
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.launch import recorded_launches
 from ascend_ops_core.testing import assert_close
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -140,9 +143,12 @@ def test_bad_arguments_are_refused(name: str, broken: dict[str, torch.Tensor]) -
     "ascend_attention::kv_rmsnorm_rope_cache", "brute force with complex numbers in float64"
 )
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("split", [True, False])
 @pytest.mark.parametrize("interleaved", [True, False])
 @pytest.mark.parametrize("tokens", [0, 1, 7])
-def test_cache_rows_equal_brute_force(tokens: int, interleaved: bool, dtype: torch.dtype) -> None:
+def test_cache_rows_equal_brute_force(
+    tokens: int, interleaved: bool, split: bool, dtype: torch.dtype
+) -> None:
     torch.manual_seed(tokens)
     rank, pairs = 9, 3
     wide = torch.randn(tokens, 4 + rank + 2 * pairs).to(dtype)
@@ -154,7 +160,7 @@ def test_cache_rows_equal_brute_force(tokens: int, interleaved: bool, dtype: tor
     block[1:2] = -1
     kv_rmsnorm_rope_cache(
         kv, weight, 1e-6, angle.cos(), angle.sin(), latents, ropes, RowIndex(block, offset),
-        interleaved=interleaved,
+        interleaved=interleaved, split=split,
     )  # fmt: skip
     latent, rope = kv.double().split([rank, 2 * pairs], dim=-1)
     normed = latent / (latent.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
@@ -163,7 +169,7 @@ def test_cache_rows_equal_brute_force(tokens: int, interleaved: bool, dtype: tor
         torch.ones_like(angle, dtype=torch.float64), angle.double()
     )
     pair = torch.view_as_real(turned)
-    turned = (pair if interleaved else pair.mT).flatten(-2)
+    turned = (pair if interleaved and not split else pair.mT).flatten(-2)
     written = {int(n) for t, n in enumerate(number) if t != 1}
     for n in range(12):
         if n not in written:
@@ -250,6 +256,45 @@ def test_limits_of_the_fused_operator(reason: str | None, given: dict[str, Any])
     given = settings | given
     facts = FAMILIES[given.pop("family", "A3")]
     support = npu.supports_mla_attention(facts, *step(Inputs("meta"), **given))
+    assert bool(support) is (reason is None)
+    assert reason is None or re.search(reason, support.reason)
+
+
+def test_a_prompt_s_rows_are_not_split_however_long_a_context_may_be() -> None:
+    """Parts of results are float32 and one of every token and program that shares its rows."""
+    kernels = pytest.importorskip("ascend_attention.ops.mla_attention.kernels")
+    arguments = step(
+        Inputs("meta"), [(4096, 2048)], 8, 512, 64, torch.bfloat16, rows=128, columns=1024
+    )
+    with device_family("A3"), recorded_launches() as launches:
+        kernels.mla_attention(*arguments)
+    assert [one.constants["SPLITS"] for one in launches] == [1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "given"),
+    [
+        (None, {}),
+        (None, {"interleaved": False, "split": False, "dtype": torch.float16}),
+        ("device family A5", {"family": "A5"}),
+        ("interleaved pairs that stay so", {"split": False}),
+        ("rows of torch.float32", {"dtype": torch.float32}),
+        ("caches of torch.float16", {"cache_dtype": torch.float16}),
+        ("rows of 512 \\+ 32", {"rotary": 32}),
+        ("blocks of 16", {"rows": 16}),
+        ("no tokens", {"tokens": 0}),
+        ("more tokens than the 2 blocks", {"tokens": 70}),
+        ("gaps", {"slab": True}),
+    ],
+)
+def test_limits_of_the_fused_write(reason: str | None, given: dict[str, Any]) -> None:
+    settings = {
+        "tokens": 3, "rank": 512, "rotary": 64, "dtype": torch.bfloat16, "blocks": 2, "rows": 32,
+        "slab": False, "split": True,
+    }  # fmt: skip
+    given = settings | given
+    facts = FAMILIES[given.pop("family", "A3")]
+    support = mla_cache_npu.supports_kv_rmsnorm_rope_cache(facts, *writes(Inputs("meta"), **given))
     assert bool(support) is (reason is None)
     assert reason is None or re.search(reason, support.reason)
 

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from ascend_ops_core.ops.linear import to_nz
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.ops.rotary import apply_rotary
 from ascend_ops_core.quantized_weights.weight import project as product
 from torch import nn
+
+from ascend_attention.ops.mla_prolog import PrologueWeights
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ class AscendMultiHeadLatentAttention(nn.Module):
         kv_a_norm: ``[L]`` float32.
         kv_b: ``[h, N + V, L]``, a head's rows for keys before those for values.
         o: ``[H, h * V]``.
+        split: interleaved pairs lie half-split in rotated queries, as they do in the cache then.
+        fused: the weights of the operator that does all that is in front of attention, or None;
+            ``qkv_a`` and ``q_b`` are gone then, and ``kv_b`` is ``[h, V, L]``.
 
     ``qkv_a``, ``q_b`` and ``o`` may be replaced by quantised weights.
     """
@@ -105,6 +111,8 @@ class AscendMultiHeadLatentAttention(nn.Module):
         self.kv_a_norm = _empty(shape.kv_lora_rank)
         self.kv_b = _empty(heads, shape.nope_dim + shape.value_dim, shape.kv_lora_rank, dtype=dtype)
         self.o: Any = _empty(hidden, heads * shape.value_dim, dtype=dtype)
+        self.split = False
+        self.fused: PrologueWeights | None = None
 
     def project(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> MLAQuery:
         """Queries and what is to be cached.
@@ -124,7 +132,34 @@ class AscendMultiHeadLatentAttention(nn.Module):
         query = product(q_input, self.q_b).unflatten(-1, (shape.num_heads, shape.head_dim))
         query = apply_rotary(query, cos, sin, interleaved=shape.interleaved, at_end=True)
         q_nope, q_rope = query.split([shape.nope_dim, shape.rope_dim], dim=-1)
+        if self.split and shape.interleaved:
+            q_rope = q_rope.unflatten(-1, (-1, 2)).mT.flatten(-2)
         return MLAQuery(q_input, q_nope, q_rope, kv)
+
+    def fuse(self) -> None:
+        """Bring loaded weights into the form of :func:`ascend_attention.ops.mla_prolog.mla_prolog`.
+
+        They must be plain, with a latent of queries and interleaved pairs. What the operator does
+        not read is given back, so that weights are held once.
+        """
+        shape, rank = self.shape, self.shape.q_lora_rank
+        assert rank is not None
+        assert self.q_a_norm is not None
+        down, kv_b = self.qkv_a.data, self.kv_b.data
+        made = (
+            to_nz(down[:rank].T.contiguous()),
+            to_nz(self.q_b.data.T.contiguous()),
+            kv_b[:, : shape.nope_dim].contiguous(),
+            to_nz(down[rank:].T.contiguous()),
+            self.q_a_norm.to(down.dtype),
+            self.kv_a_norm.to(down.dtype),
+        )
+        self.fused = PrologueWeights(*(nn.Parameter(one, requires_grad=False) for one in made))
+        for name, weight in self.fused._asdict().items():
+            self.register_parameter(f"fused_{name}", weight)
+        del self.qkv_a, self.q_b
+        values = kv_b[:, shape.nope_dim :].contiguous()
+        self.kv_b = nn.Parameter(values, requires_grad=False)
 
     def absorb(self, q_nope: torch.Tensor) -> torch.Tensor:
         """``[T, h, L]``: queries ``[T, h, N]`` in the space of latents."""
@@ -133,7 +168,7 @@ class AscendMultiHeadLatentAttention(nn.Module):
 
     def values(self, attended: torch.Tensor) -> torch.Tensor:
         """``[T, h, V]`` from attended latents ``[T, h, L]``."""
-        up = self.kv_b[:, self.shape.nope_dim :].transpose(1, 2)
+        up = self.kv_b[:, -self.shape.value_dim :].transpose(1, 2)
         return torch.bmm(attended.transpose(0, 1), up).transpose(0, 1)
 
     def output(self, values: torch.Tensor) -> torch.Tensor:

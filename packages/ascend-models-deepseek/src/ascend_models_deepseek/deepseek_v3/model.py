@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
+from ascend_attention.vllm.mla.latent_layer import fuse_prologues
 from ascend_fused_moe.quantized_rules import finish_weights
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
@@ -112,4 +113,5 @@ class AscendDeepseekV3ForCausalLM(nn.Module):
         check_headers(table, self._source)
         loaded = table.load(self, weights)
         finish_weights(self)
+        fuse_prologues(self)
         return loaded

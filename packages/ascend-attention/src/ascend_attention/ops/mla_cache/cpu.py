@@ -21,10 +21,12 @@ def supports(
     block: torch.Tensor,
     offset: torch.Tensor,
     interleaved: bool,
+    split: bool,
 ) -> bool:
-    """Interleaved pairs; float32 or bfloat16; values of a row side by side."""
+    """Interleaved pairs that stay so; float32 or bfloat16; values of a row side by side."""
     return (
         interleaved
+        and not split
         and kv.dtype in _DTYPES
         and latents.dtype in _DTYPES
         and latents.numel() > 0
@@ -44,6 +46,7 @@ def kv_rmsnorm_rope_cache(
     block: torch.Tensor,
     offset: torch.Tensor,
     interleaved: bool,
+    split: bool,
 ) -> None:
     """See :func:`ascend_attention.ops.mla_cache.kv_rmsnorm_rope_cache`."""
     inside = _write(

@@ -34,6 +34,7 @@ def _kv_rmsnorm_rope_cache_kernel(
     RANK: tl.constexpr,
     PAIRS: tl.constexpr,
     INTERLEAVED: tl.constexpr,
+    SPLIT: tl.constexpr,
     PADDED: tl.constexpr,
     HALF: tl.constexpr,
 ):
@@ -61,8 +62,15 @@ def _kv_rmsnorm_rope_cache_kernel(
                 first, second = apart(pairs, 1, 1, HALF)
                 first, second = first.to(tl.float32), second.to(tl.float32)
                 c, s = cos[None, None, :], sin[None, None, :]
-                turned = together(first * c - second * s, second * c + first * s, 1, 1, HALF)
-                tl.store(to + both, turned.to(rope_type), mask=inside)
+                if SPLIT:
+                    at = p[None, None, :]
+                    turned = first * c - second * s
+                    tl.store(to + at, turned.to(rope_type), mask=at < PAIRS)
+                    turned = second * c + first * s
+                    tl.store(to + PAIRS + at, turned.to(rope_type), mask=at < PAIRS)
+                else:
+                    turned = together(first * c - second * s, second * c + first * s, 1, 1, HALF)
+                    tl.store(to + both, turned.to(rope_type), mask=inside)
             else:
                 first = tl.load(row + RANK + p, mask=p < PAIRS, other=0.0).to(tl.float32)
                 second = tl.load(row + RANK + PAIRS + p, mask=p < PAIRS, other=0.0)
@@ -84,6 +92,7 @@ def kv_rmsnorm_rope_cache(
     block: torch.Tensor,
     offset: torch.Tensor,
     interleaved: bool,
+    split: bool,
 ) -> None:
     """See :func:`ascend_attention.ops.mla_cache.kv_rmsnorm_rope_cache`."""
     kv = kv if kv.stride(1) == 1 else kv.contiguous()
@@ -109,6 +118,7 @@ def kv_rmsnorm_rope_cache(
         "RANK": rank,
         "PAIRS": pairs,
         "INTERLEAVED": interleaved,
+        "SPLIT": split and interleaved,
         "PADDED": next_power_of_two(rank),
         "HALF": max(next_power_of_two(pairs), _FEWEST_PAIRS),
     }

@@ -16,6 +16,7 @@ def kv_rmsnorm_rope_cache(
     block: torch.Tensor,
     offset: torch.Tensor,
     interleaved: bool,
+    split: bool,
 ) -> None:
     """See :func:`ascend_attention.ops.mla_cache.kv_rmsnorm_rope_cache`."""
     real = (block >= 0) & (offset >= 0)
@@ -27,6 +28,8 @@ def kv_rmsnorm_rope_cache(
     shape = (cos.shape[1], 2) if interleaved else (2, cos.shape[1])
     first, second = rope.unflatten(-1, shape).unbind(axis)
     c, s = cos[real], sin[real]
-    rotated = torch.stack([first * c - second * s, second * c + first * s], dim=axis).flatten(-2)
+    rotated = torch.stack(
+        [first * c - second * s, second * c + first * s], dim=-2 if split else axis
+    ).flatten(-2)
     latents[where] = normed.to(latents.dtype)
     ropes[where] = rotated.to(ropes.dtype)

@@ -74,6 +74,11 @@ class AscendHybridMLABackend(AscendMLABackend):
 class AscendHybridMLACache(AscendMLACache):
     """Latents and shared keys of every token, side by side."""
 
+    @property
+    def apart(self) -> bool:
+        """They do not lie apart."""
+        return False
+
     def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
         """Take the cache that the engine allocated, ``[blocks, rows, L + R]``."""
         super().bind_kv_cache(kv_cache)

@@ -20,6 +20,7 @@ class AscendMLACache(PagedCacheLayer):
         kv_lora_rank: width of a latent.
         prefix: unique name with exactly one integer, the layer's number.
         context: the exchanges with the ranks that share contexts, if any do.
+        query: width and dtype of a query, where rows are stored otherwise.
 
     Attributes:
         latents: ``[blocks, rows, L]`` of what the engine bound.
@@ -32,11 +33,18 @@ class AscendMLACache(PagedCacheLayer):
         kv_lora_rank: int,
         prefix: str,
         context: ContextParallel | None = None,
+        query: tuple[int, torch.dtype] | None = None,
     ) -> None:
         super().__init__(kind, prefix)
         self.context = context
+        self.query = query or (kind.width, kind.dtype)
         self.kv_lora_rank = kv_lora_rank
         self.latents = self.ropes = torch.tensor([])
+
+    @property
+    def apart(self) -> bool:
+        """Whether latents lie in front of all rotated keys, as torch_npu's operators write them."""
+        return True
 
     def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
         """Take the cache that the engine allocated."""
@@ -56,8 +64,9 @@ class AscendMLACache(PagedCacheLayer):
             ranks=self.context.shard.ranks,
             heads=self.context.num_heads,
             latent=self.kv_lora_rank,
-            row=self.kind.width,
-            itemsize=self.kind.dtype.itemsize,
+            row=self.query[0],
+            itemsize=self.query[1].itemsize,
+            row_bytes=self.kind.row_bytes,
         )
 
     def get_attn_backend(self) -> type[AttentionBackend]:

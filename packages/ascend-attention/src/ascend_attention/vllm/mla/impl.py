@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 
@@ -12,8 +12,53 @@ from ascend_attention.layers.mla import AscendMultiHeadLatentAttention, MLAQuery
 from ascend_attention.ops.mla_attention import mla_attention
 from ascend_attention.ops.mla_cache import kv_rmsnorm_rope_cache
 from ascend_attention.ops.mla_forward import mla_forward
+from ascend_attention.ops.mla_prolog import Prologue, mla_prolog
+from ascend_attention.ops.paged_rows import RowIndex
 from ascend_attention.vllm.mla.cache_layers import AscendMLACache
 from ascend_attention.vllm.mla.metadata import AscendMLAMetadata
+
+
+class HasPrologue(Protocol):
+    """What attends in a layer, over all tokens or over selected ones."""
+
+    @property
+    def weights(self) -> AscendMultiHeadLatentAttention:
+        """Projections of the layer."""
+        ...
+
+    @property
+    def cache(self) -> AscendMLACache:
+        """Its latents and rotated keys."""
+        ...
+
+
+def fused_prologue(
+    impl: HasPrologue,
+    hidden: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    index: RowIndex,
+) -> Prologue:
+    """What attention reads of a step's tokens, whose rows are cached by it.
+
+    Args:
+        impl: with fused weights and a cache whose latents and rotated keys lie apart.
+        hidden: ``[T, H]``.
+        cos: ``[T, R / 2]`` float32.
+        sin: the same.
+        index: where rows go.
+    """
+    weights, cache = impl.weights, impl.cache
+    assert weights.fused is not None, cache.prefix
+    return mla_prolog(
+        hidden, weights.fused, weights.shape.norm_eps, cos, sin, cache.latents, cache.ropes, index
+    )
+
+
+def padded(values: torch.Tensor, rows: int) -> torch.Tensor:
+    """Zeros behind ``values [T, h, V]``, so that no garbage gets into the collectives."""
+    behind = rows - values.shape[0]
+    return torch.nn.functional.pad(values, (0, 0, 0, 0, 0, behind)) if behind else values
 
 
 class AscendMLAImpl:
@@ -52,6 +97,36 @@ class AscendMLAImpl:
         out[tokens:] = 0
         return out
 
+    def fused(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """:meth:`forward` where one operator does all that is in front of attention.
+
+        Args:
+            hidden: ``[T, H]`` normed input of the layer, padding rows behind the step's tokens.
+            cos: ``[T, R / 2]`` float32.
+            sin: the same.
+        """
+        weights, cache, rows = self.weights, self.cache, hidden.shape[0]
+        meta = cast(AscendMLAMetadata | None, cache.metadata())
+        if meta is None:
+            return hidden.new_zeros((rows, weights.shape.num_heads, weights.shape.value_dim))
+        layout = meta.layout
+        tokens = layout.num_tokens
+        made = fused_prologue(self, hidden[:tokens], cos[:tokens], sin[:tokens], meta.write)
+        ends, lens = ((), ()) if hidden.is_cpu else layout.host_lengths
+        attended, _ = mla_attention(
+            made.q_latent,
+            made.q_rope,
+            cache.latents,
+            cache.ropes,
+            meta.block_table,
+            layout.request,
+            layout.position,
+            weights.shape.scale,
+            query_ends=ends,
+            seq_lens=lens,
+        )
+        return padded(weights.values(attended), rows)
+
     def write(
         self, kv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, meta: AscendMLAMetadata
     ) -> None:
@@ -67,6 +142,7 @@ class AscendMLAImpl:
             cache.ropes,
             meta.write,
             interleaved=weights.shape.interleaved,
+            split=weights.split,
         )
 
     def attend(self, query: MLAQuery, meta: AscendMLAMetadata) -> torch.Tensor:

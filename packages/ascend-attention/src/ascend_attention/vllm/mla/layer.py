@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from ascend_attention.caches import CacheRole, mla_caches
 from ascend_attention.layers.context_parallel import ContextParallel
 from ascend_attention.layers.mla import AscendMultiHeadLatentAttention, MLAShape
 from ascend_attention.vllm.mla.cache_layers import AscendMLACache
 from ascend_attention.vllm.mla.impl import AscendMLAImpl
+from ascend_attention.vllm.mla.latent_layer import LatentLayer
 
 
-class MLAAttention(nn.Module):
+class MLAAttention(LatentLayer):
     """Latent attention of one layer over all tokens of a request.
 
     Args:
@@ -53,6 +53,7 @@ class MLAAttention(nn.Module):
         name = f"{prefix}.{role}"
         self.cache = self.cache_cls(kinds[role], shape.kv_lora_rank, name, context)
         self.impl = self.impl_cls(self.weights, self.cache)
+        self.choose_layout(device)
 
     def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """``[T, H]``, this rank's part of the sum over heads.
@@ -62,5 +63,7 @@ class MLAAttention(nn.Module):
             cos: ``[T, R / 2]`` float32.
             sin: the same.
         """
+        if self.weights.fused is not None:
+            return self.weights.output(self.impl.fused(hidden, cos, sin))
         query = self.weights.project(hidden, cos, sin)
         return self.weights.output(self.impl.forward(query, cos, sin))

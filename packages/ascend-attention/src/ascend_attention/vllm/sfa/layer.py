@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import nn
 
 from ascend_attention.caches import CacheRole, sparse_mla_caches
 from ascend_attention.layers.context_parallel import ContextParallel
 from ascend_attention.layers.mla import AscendMultiHeadLatentAttention, MLAShape
 from ascend_attention.layers.token_indexer import IndexerShape, TokenIndexer
+from ascend_attention.step_bytes import IndexerSize
+from ascend_attention.vllm.mla.latent_layer import LatentLayer
 from ascend_attention.vllm.sfa.cache_layers import AscendSFAIndexCache, AscendSFALatentCache
 from ascend_attention.vllm.sfa.impl import AscendSFAImpl
 from ascend_attention.vllm.sfa.indexer import IndexerWrapper
 from ascend_attention.vllm.sfa.shared import SharedSelection
 
 
-class SFAAttention(nn.Module):
+class SFAAttention(LatentLayer):
     """Latent attention of one layer over the tokens that an indexer selects.
 
     Args:
@@ -60,7 +61,8 @@ class SFAAttention(nn.Module):
         )
         role = CacheRole.LATENT
         name = f"{prefix}.{role}"
-        self.cache = AscendSFALatentCache(kinds[role], shape.kv_lora_rank, name, context)
+        query = shape.row_width, dtype
+        self.cache = AscendSFALatentCache(kinds[role], shape.kv_lora_rank, name, context, query)
         self.indexer: TokenIndexer | None = None
         self.index_cache: AscendSFAIndexCache | None = None
         wrapper = None
@@ -70,6 +72,14 @@ class SFAAttention(nn.Module):
             self.index_cache = AscendSFAIndexCache(kinds[role], f"{prefix}.{role}", context)
             wrapper = IndexerWrapper(self.indexer, self.index_cache)
         self.impl = AscendSFAImpl(self.weights, self.cache, wrapper)
+        self.choose_layout(device)
+
+    def selecting(self) -> IndexerSize | None:
+        """The layer's indexer; a layer without one takes less than those that have one."""
+        if self.indexer is None:
+            return None
+        shape = self.indexer.shape
+        return IndexerSize(shape.num_heads, shape.head_dim, shape.top_k)
 
     def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """``[T, H]``, this rank's part of the sum over heads.
@@ -79,6 +89,8 @@ class SFAAttention(nn.Module):
             cos: ``[T, R / 2]`` float32.
             sin: the same.
         """
+        if self.weights.fused is not None:
+            return self.weights.output(self.impl.fused(hidden, cos, sin))
         query = self.weights.project(hidden, cos, sin)
         return self.weights.output(self.impl.forward(hidden, query, cos, sin))
 
