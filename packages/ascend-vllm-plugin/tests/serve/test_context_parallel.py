@@ -52,6 +52,32 @@ def test_tokens_are_those_of_transformers(
             assert oracle.selection_effect([*given, *tokens]) > 0.05
 
 
+def test_latents_of_eight_bits_are_those_of_one_process(
+    programs: ForkedPrograms, tmp_path: Path
+) -> None:
+    """A row's scales are its own, so that ranks hold what one process holds.
+
+    Sums over heads differ in their order, which moves a value to the code beside it now and then.
+    """
+    folder = write_v32_checkpoint(V32_SPECS["v32_wide"], tmp_path / "checkpoint")
+    prompts = [random_prompt(length, 512, seed=length) for length in (1, 63, 129)]
+    settings = {"max_num_batched_tokens": 100, "block_size": 32}
+    shared = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2}
+    eight: dict[str, Any] = {"additional_config": {"latent_cache_dtype": "int8"}}
+    found = []
+    for name, given in (("one", eight), ("two", eight | shared)):
+        place = tmp_path / name
+        place.mkdir()
+        found.append(run(programs, folder, settings | given, prompts, place, 6))
+    oracle = V32Oracle(folder)
+    for prompt, (tokens, one), (others, two) in zip(prompts, *found, strict=True):
+        assert tokens == others
+        apart = float((one - two).abs().max())
+        moved = float((one - oracle.picked_logits(prompt, tokens)).abs().mean())
+        print(f"{len(prompt)} tokens: ranks {apart:.1e}, eight bits {moved:.1e}")
+        assert apart < moved
+
+
 def made(name: str, folder: Path) -> tuple[Path, Oracle]:
     """Write a checkpoint and load it in transformers."""
     if name == "v3":
