@@ -115,3 +115,43 @@ def test_vllm_s_rewritten_description_is_read_as_it_was() -> None:
     restore_description(own)
     assert own.quantization_config == {"quant_method": "mxfp4"}
     restore_description(SimpleNamespace())
+
+
+def test_decays_padded_to_the_channels_of_a_head() -> None:
+    """As they are published: the heads' values come first, and only zeros may follow."""
+    tiny = K3_SPECS["k3"]
+    spec = KimiLinearSpec.from_config(tiny.published_config())
+    name = f"{ROOT}model.layers.0.self_attn.A_log"
+    stored = k3_tensors(tiny)[name]
+    assert stored.shape == (tiny.kda_head_dim,)
+    held = []
+    for rank in range(2):
+        shard = Shard.of(spec, 2, rank, (0, spec.vocab_size))
+        rule = replace(main_table(spec, shard, ROOT).rules[name], param="a_log")
+        module = nn.Module()
+        module.a_log = nn.Parameter(torch.zeros(2), requires_grad=False)
+        rule.load(stored, module)
+        held.append(module.a_log)
+        assert rule.value_problems(name, stored) == []
+    assert torch.equal(torch.cat(held), stored[:4])
+    assert not {(5,), (31,), (1, 1, 32, 1)} & set(rule.shapes)
+    strange = stored.clone()
+    strange[-1] = 1
+    (problem,) = rule.value_problems(name, strange)
+    assert problem == f"{name} has 1 values behind its 4 heads that are not zero"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changes", "message"),
+    [
+        (3, {}, "tensor_parallel_size=3.*num_attention_heads=4.*Use one of"),
+        (2, {"kda_heads": 3}, r"linear_attn_config.num_heads=3.*Use one of \[1\]"),
+        (2, {"moe_intermediate_size": 33}, "moe_intermediate_size=33"),
+    ],
+)
+def test_ranks_that_cannot_share_the_model(
+    ranks: int, changes: dict[str, Any], message: str
+) -> None:
+    config = replace(K3_SPECS["k3"], **changes).published_config()
+    with pytest.raises(InvalidInputError, match=message):
+        Shard.of(KimiLinearSpec.from_config(config), ranks, 0, (0, 512))

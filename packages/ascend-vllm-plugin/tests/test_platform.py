@@ -6,6 +6,7 @@ from __future__ import annotations
 from vllm.platforms.cpu import CpuPlatform  # isort: skip
 
 import logging
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,8 +56,10 @@ def test_chunked_prefill_survives_and_caches_are_paged(caplog: pytest.LogCapture
 
 
 def test_other_models_get_the_stock_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for their cores: vLLM would start no two workers on one NUMA node."""
     given = config(compressed=False)
     AscendReferencePlatform.check_and_update_config(given)
+    assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "0|2"
     assert not given.scheduler_config.enable_chunked_prefill
     assert given.cache_config.block_size == 16
     ours = "ascend_vllm_plugin.reference_worker.ReferenceWorker"
@@ -91,16 +94,12 @@ def test_another_block_size_is_refused() -> None:
 def test_threads_are_bound_unless_the_user_did(
     monkeypatch: pytest.MonkeyPatch, before: str, after: str
 ) -> None:
-    import os
-
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", before)
     AscendReferencePlatform.check_and_update_config(config())
     assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == after
 
 
 def test_a_second_engine_of_another_size_is_bound_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "auto")
     for parts in ("0|1", "0,1"):
         monkeypatch.setattr(

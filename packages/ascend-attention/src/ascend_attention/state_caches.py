@@ -15,7 +15,7 @@ from math import prod
 import torch
 from ascend_ops_core.errors import InvalidInputError
 
-__all__ = ["StateKind", "kda_state"]
+__all__ = ["StateKind", "gdn_state", "kda_state"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,9 @@ class StateKind:
         heads: value heads of this rank.
         value_dim: channels of a head's value.
         key_dim: channels of a head's key.
-        dtype: of the convolution's inputs; that of the recurrent state is float32.
+        dtype: of the convolution's inputs.
         drafts: most draft tokens of a step.
+        state_dtype: of the recurrent state.
     """
 
     conv_width: int
@@ -39,6 +40,7 @@ class StateKind:
     key_dim: int
     dtype: torch.dtype
     drafts: int = 0
+    state_dtype: torch.dtype = torch.float32
 
     @property
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int, int]]:
@@ -53,7 +55,7 @@ class StateKind:
     @property
     def dtypes(self) -> tuple[torch.dtype, torch.dtype]:
         """Their dtypes."""
-        return self.dtype, torch.float32
+        return self.dtype, self.state_dtype
 
     @property
     def slot_bytes(self) -> int:
@@ -97,3 +99,43 @@ def kda_state(
         )
     heads = num_heads // ranks
     return StateKind(conv_width, 3 * heads * head_dim, heads, head_dim, head_dim, dtype, drafts)
+
+
+def gdn_state(
+    *,
+    key_heads: int,
+    value_heads: int,
+    key_dim: int,
+    value_dim: int,
+    conv_width: int,
+    dtype: torch.dtype,
+    ranks: int = 1,
+    drafts: int = 0,
+) -> StateKind:
+    """The state of a layer of Gated DeltaNet in vLLM's own models, all of it in the model's dtype.
+
+    Args:
+        key_heads: of all ranks.
+        value_heads: of all ranks, as many for each key head.
+        key_dim: channels of a head's query and key.
+        value_dim: channels of a head's value.
+        conv_width: tokens that the convolution sees.
+        dtype: the model's; vLLM's ``mamba_ssm_cache_dtype`` sets another one for the recurrent
+            state.
+        ranks: tensor-parallel ranks.
+        drafts: most draft tokens of a step.
+
+    Raises:
+        InvalidInputError: the ranks do not divide the key heads.
+    """
+    if key_heads % ranks or value_heads % key_heads:
+        raise InvalidInputError(
+            f"{ranks} tensor-parallel ranks",
+            f"they share {key_heads} key heads of Gated DeltaNet evenly, and these its "
+            f"{value_heads} value heads",
+            "Use a number of ranks that divides the key heads.",
+        )
+    keys, values = key_heads // ranks * key_dim, value_heads // ranks * value_dim
+    heads = value_heads // ranks
+    channels = 2 * keys + values
+    return StateKind(conv_width, channels, heads, value_dim, key_dim, dtype, drafts, dtype)

@@ -22,6 +22,7 @@ from ascend_vllm_plugin.compressed_caches import (
 )
 from ascend_vllm_plugin.latent_caches import set_latent_block_size
 from ascend_vllm_plugin.thread_binding import choose_binding
+from ascend_vllm_plugin.vllm_models import check_vllm_models
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -37,12 +38,16 @@ class AscendReferencePlatform(CpuPlatform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
-        """Apply vLLM's CPU settings, and undo those that assume MLA cannot run on a CPU."""
+        """Apply vLLM's CPU settings, and undo those that assume MLA cannot run on a CPU.
+
+        Every model's workers get their cores here: vLLM refuses more of them than NUMA nodes.
+        """
         scheduler = vllm_config.scheduler_config
         chunked = scheduler.enable_chunked_prefill
         most_tokens = scheduler.max_num_batched_tokens
         check_eplb(vllm_config)
         check_speculation(vllm_config)
+        check_vllm_models(vllm_config)
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
             parallel.worker_cls = "ascend_vllm_plugin.reference_worker.ReferenceWorker"
@@ -52,6 +57,7 @@ class AscendReferencePlatform(CpuPlatform):
         states = has_recurrent_states(vllm_config.model_config)
         compressed = has_compressed_caches(vllm_config.model_config)
         if not any((latent, blocks, states, compressed)):
+            _bind_threads(vllm_config)
             return
         scheduler.enable_chunked_prefill = chunked
         scheduler.max_num_batched_tokens = most_tokens

@@ -1,8 +1,9 @@
 """Run `vllm.LLM` as a program of its own; started by the tests, because vLLM spawns processes.
 
 Usage: generate.py ARGUMENTS.json RESULT.safetensors, where the arguments hold `settings` (of
-`vllm.LLM`), `prompts` (lists of ids) and `count`. Writes `tokens.N [count]` and
-`logits.N [count, vocab]` for every prompt N. With `memory` also `memory.RANK.NAME`, the bytes that
+`vllm.LLM`), `prompts` (lists of ids) and `count`, and may hold `images` (a list of files for every
+prompt, for its placeholders). Writes `tokens.N [count]` and `logits.N [count, vocab]` for every
+prompt N. With `memory` also `memory.RANK.NAME`, the bytes that
 every rank of an NPU reports; with `placements` also `placements.RANK [layers, places]` of
 balanced experts, from the test's own extension of the worker.
 """
@@ -12,8 +13,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 
@@ -30,7 +33,11 @@ def main(arguments: Path, result: Path) -> None:
         detokenize=False,
         ignore_eos=True,
     )
-    prompts = [{"prompt_token_ids": ids} for ids in given["prompts"]]
+    prompts: list[dict[str, Any]] = [{"prompt_token_ids": ids} for ids in given["prompts"]]
+    images = given.get("images", [[]] * len(prompts))
+    for prompt, files in zip(prompts, images, strict=True):
+        if files:
+            prompt["multi_modal_data"] = {"image": [Image.open(file) for file in files]}
     stored: dict[str, torch.Tensor] = {}
     for i, output in enumerate(llm.generate(prompts, params, use_tqdm=False)):
         completion = output.outputs[0]

@@ -103,7 +103,12 @@ class V3MtpOracle(MtpOracle):
 
     Raises:
         ValueError: When there is no draft layer.
+
+    Attributes:
+        masks_first: the draft sees zeros in the place of the first position's embedding.
     """
+
+    masks_first = True
 
     def __init__(self, target: Oracle) -> None:
         from transformers.modeling_layers import MtpLayer
@@ -112,19 +117,24 @@ class V3MtpOracle(MtpOracle):
         base = target.model.model
         config = self.draft_config(target.model.config)
         config._attn_implementation = "eager"
-        prefix = f"model.layers.{target.model.config.num_hidden_layers}."
-        own = {
-            name.removeprefix(prefix): tensor.float()
-            for name, tensor in load_file(target.directory / "model.safetensors").items()
-            if name.startswith(prefix)
-        }
+        own = self.stored()
         if not own:
             raise ValueError(
-                f"{target.directory} has no {prefix}* tensors, so nothing to draft with"
+                f"{target.directory} has no tensors of a draft layer, so nothing to draft with"
             )
         self.layer = MtpLayer(config, type(base.layers[-1]), type(base.norm), 0).float().eval()
         self.layer.load_state_dict(_state(own))
         self.rotary = base.rotary_emb
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """Return the draft layer's tensors in float32, by their names within it."""
+        prefix = f"model.layers.{self.target.model.config.num_hidden_layers}."
+        file = self.target.directory / "model.safetensors"
+        return {
+            name.removeprefix(prefix): tensor.float()
+            for name, tensor in load_file(file).items()
+            if name.startswith(prefix)
+        }
 
     def draft_config(self, config: Any) -> Any:
         """Return the config that transformers' classes make the draft's block from."""
@@ -154,7 +164,8 @@ class V3MtpOracle(MtpOracle):
         length = len(next_ids)
         positions = torch.arange(length)[None]
         embedded = self.target.model.model.embed_tokens(torch.tensor([list(next_ids)]))
-        embedded = embedded.masked_fill((positions == 0)[..., None], 0.0)
+        if self.masks_first:
+            embedded = embedded.masked_fill((positions == 0)[..., None], 0.0)
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
         mask = torch.zeros(length, length).masked_fill(future, float("-inf"))[None, None]
         out = self.layer(

@@ -50,6 +50,27 @@ class ReshapedRule(TensorRule):
         super().load(tensor.reshape(self.shape), model)
 
 
+class DecayRule(ReshapedRule):
+    """A value for each head, which a checkpoint may pad with zeros.
+
+    Kimi-K3 is published with as many values as a head has channels, 128 for 96 heads, the last 32
+    of them zero. vLLM 0.27.1 (``a_log_weight_loader``) reads the first ones, as do the conversions
+    that were compared with the published model, such as llama.cpp's (pull request 26185).
+    """
+
+    def value_problems(self, name: str, tensor: torch.Tensor) -> list[str]:
+        """Values behind the heads', which would mean something that is not known here."""
+        heads = self.shape[0]
+        strange = int(tensor.flatten()[heads:].count_nonzero())
+        if not strange:
+            return []
+        return [f"{name} has {strange} values behind its {heads} heads that are not zero"]
+
+    def load(self, tensor: torch.Tensor, model: nn.Module) -> None:
+        """Copy the values of this rank's heads."""
+        super().load(tensor.flatten()[: self.shape[0]], model)
+
+
 class ConvRule(ReshapedRule):
     """Weights of a convolution, which the model keeps with the channels last."""
 
@@ -181,13 +202,14 @@ def _delta(spec: KimiLinearSpec, shard: Shard, name: str, param: str) -> Rules:
             ),
         )
     yield f"{name}.dt_bias", TensorRule((width,), f"{param}.dt_bias", source=(own,))
+    padded = ((rank,),) if rank > delta.num_heads else ()
     yield (
         f"{name}.A_log",
-        ReshapedRule(
+        DecayRule(
             (delta.num_heads,),
             f"{param}.a_log",
             source=(slice(*heads),),
-            others=((1, 1, delta.num_heads, 1),),
+            others=((1, 1, delta.num_heads, 1), *padded),
         ),
     )
     yield f"{name}.o_norm.weight", TensorRule((rank,), f"{param}.o_norm")

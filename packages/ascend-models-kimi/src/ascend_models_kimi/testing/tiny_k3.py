@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch.nn.functional import pad
 
 from ascend_models_kimi.testing.mxfp4 import pack_mxfp4
 from ascend_models_kimi.testing.tiny_k3_shapes import PRE_NORMS, text_shapes, vision_shapes
@@ -36,6 +37,8 @@ class TinyK3Spec:
         kda_layers: Layers with delta attention, counted from one; the others have latent attention.
         mtp: One of `MTP_MODES`.
         quantized: Routed experts are stored as compressed-tensors' MXFP4.
+        padded_decays: `A_log` has a value for every channel of a head, zeros behind the heads', as
+            it was published; else it has four dimensions.
         residual_gain: Factor on the projections that write to the residual stream. Below one, the
             last token decides more of the next one, so "aligned" drafts are right more often.
     """
@@ -75,6 +78,7 @@ class TinyK3Spec:
     mtp: str = "none"
     num_nextn_predict_layers: int = 1
     quantized: bool = False
+    padded_decays: bool = True
     residual_gain: float = 1.0
     vt_hidden_size: int = 32
     vt_intermediate_size: int = 56
@@ -235,6 +239,7 @@ K3_SPECS: dict[str, TinyK3Spec] = {
         conv_width=3,
         use_full_rank_gate=False,
         gate_lower_bound=None,
+        padded_decays=False,
         logit_scale=0.5,
     ),
 }
@@ -279,6 +284,9 @@ def k3_tensors(spec: TinyK3Spec) -> dict[str, torch.Tensor]:
         f"language_model.{name}": _random_value(name, shape, generator, spec.residual_gain)
         for name, shape in text_shapes(spec)
     }
+    if spec.padded_decays:
+        for name in [one for one in text if one.endswith("A_log")]:
+            text[name] = pad(text[name].flatten(), (0, spec.kda_head_dim - spec.kda_heads))
     # A placeholder that the model itself generates would be taken for one of an image.
     text["language_model.lm_head.weight"][TEXT_TOKENS:] = 0
     vision = {

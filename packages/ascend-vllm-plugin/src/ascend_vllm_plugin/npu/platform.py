@@ -28,6 +28,7 @@ from ascend_vllm_plugin.latent_caches import set_latent_block_size
 from ascend_vllm_plugin.npu import simulated
 from ascend_vllm_plugin.npu.config import AscendConfig
 from ascend_vllm_plugin.planning.captures import plan_captures
+from ascend_vllm_plugin.vllm_models import check_vllm_models
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -81,6 +82,7 @@ class AscendNPUPlatform(Platform):
         AscendConfig.of(vllm_config).apply()
         check_eplb(vllm_config)
         check_speculation(vllm_config)
+        check_vllm_models(vllm_config)
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
             parallel.worker_cls = f"{_PACKAGE}.worker.NPUWorker"

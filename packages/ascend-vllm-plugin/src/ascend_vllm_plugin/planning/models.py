@@ -29,19 +29,23 @@ from ascend_ops_core.quantized_weights import LayerRules, QuantizationResolver, 
 from ascend_ops_core.quantized_weights.descriptions import CacheDescription
 
 from ascend_vllm_plugin.compressed_caches import block_sizes
+from ascend_vllm_plugin.planning import qwen3_next, qwen3_next_tensors
 from ascend_vllm_plugin.planning.kimi import MODEL_TYPES as KIMI_TYPES
 from ascend_vllm_plugin.planning.kimi import PlannedKimi, description_at_the_top
 from ascend_vllm_plugin.planning.kimi import Shard as KimiShard
 from ascend_vllm_plugin.planning.minimax import MODEL_TYPES as M3_TYPES
 from ascend_vllm_plugin.planning.minimax import PlannedMiniMaxM3
 from ascend_vllm_plugin.planning.minimax import Shard as M3Shard
+from ascend_vllm_plugin.planning.qwen3_next_config import MODEL_TYPES as QWEN3_NEXT_TYPES
+from ascend_vllm_plugin.planning.qwen3_next_config import Qwen3NextSpec
+from ascend_vllm_plugin.planning.qwen3_next_tensors import Shard as Qwen3NextShard
 from ascend_vllm_plugin.planning.states import SMALLEST_BLOCK, StateUse
 
-ModelSpec = DeepseekV4Spec | DeepseekV3Spec | PlannedMiniMaxM3 | PlannedKimi
-ModelShard = V4Shard | V3Shard | M3Shard | KimiShard
+ModelSpec = DeepseekV4Spec | DeepseekV3Spec | PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec
+ModelShard = V4Shard | V3Shard | M3Shard | KimiShard | Qwen3NextShard
 
 V4 = "deepseek_v4"
-MODEL_TYPES = (V4, *ARCHITECTURES, *M3_TYPES, *KIMI_TYPES)
+MODEL_TYPES = (V4, *ARCHITECTURES, *M3_TYPES, *KIMI_TYPES, *QWEN3_NEXT_TYPES)
 
 
 def read_spec(config: Mapping[str, Any]) -> ModelSpec:
@@ -60,6 +64,8 @@ def read_spec(config: Mapping[str, Any]) -> ModelSpec:
         return PlannedMiniMaxM3.from_config(config)
     if kind in KIMI_TYPES:
         return PlannedKimi.from_config(config)
+    if kind in QWEN3_NEXT_TYPES:
+        return Qwen3NextSpec.from_config(config)
     return ARCHITECTURES[kind].spec.from_config(config)
 
 
@@ -79,6 +85,9 @@ def main_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
     if isinstance(spec, PlannedKimi):
         assert isinstance(shard, KimiShard)
         return spec.main_table(shard)
+    if isinstance(spec, Qwen3NextSpec):
+        assert isinstance(shard, Qwen3NextShard)
+        return qwen3_next_tensors.main_table(spec, shard)
     assert isinstance(shard, V3Shard)
     return v3_weights.main_table(_architecture(spec), spec, shard)
 
@@ -94,13 +103,16 @@ def mtp_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
     if isinstance(spec, PlannedKimi):
         assert isinstance(shard, KimiShard)
         return spec.mtp_table(shard)
+    if isinstance(spec, Qwen3NextSpec):
+        assert isinstance(shard, Qwen3NextShard)
+        return qwen3_next_tensors.mtp_table(spec, shard)
     assert isinstance(shard, V3Shard)
     return v3_weights.mtp_table(_architecture(spec), spec, shard)
 
 
 def draft_prefixes(spec: ModelSpec) -> tuple[str, ...]:
     """How names of the draft's tensors begin."""
-    if isinstance(spec, DeepseekV4Spec):
+    if isinstance(spec, DeepseekV4Spec | Qwen3NextSpec):
         return ("mtp.",)
     if isinstance(spec, PlannedMiniMaxM3):
         return (f"{spec.root}model.mtp.",)
@@ -142,6 +154,8 @@ def shard_of(
         return V4Shard.of(spec, size, 0, vocabulary, projection)
     if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi):
         return spec.shard(size, vocabulary)
+    if isinstance(spec, Qwen3NextSpec):
+        return Qwen3NextShard.of(spec, size, vocabulary)
     return V3Shard.of(spec, size, 0, vocabulary)
 
 
@@ -203,6 +217,15 @@ def caches_of_layer(
             ranks=ranks,
             states=states or StateUse(),
         )
+    if isinstance(spec, Qwen3NextSpec):
+        return qwen3_next.caches(
+            spec,
+            layer,
+            dtype=dtype,
+            block_tokens=block_tokens,
+            ranks=ranks,
+            states=states or StateUse(),
+        )
     if not isinstance(spec, DeepseekV4Spec):
         return _architecture(spec).caches(
             spec, layer, dtype, device, block_tokens, keep_dtype, int8_latents
@@ -233,11 +256,11 @@ def check_block_size(spec: ModelSpec, device: str, block_size: int | None) -> No
         sizes = block_sizes(device, ratios)
     elif isinstance(spec, PlannedMiniMaxM3):
         kind, sizes = "selected", [spec.block_tokens]
-    elif isinstance(spec, PlannedKimi):
+    elif isinstance(spec, PlannedKimi | Qwen3NextSpec):
         if device != "cpu" and (block_size or 0) % SMALLEST_BLOCK:
             raise InvalidInputError(
                 f"block_size={block_size}",
-                f"on {device} kernels read latents of {SMALLEST_BLOCK} tokens at once",
+                f"on {device} kernels read {SMALLEST_BLOCK} tokens of a cache at once",
                 f"Leave --block-size unset, or use a multiple of {SMALLEST_BLOCK}.",
             )
         return
@@ -260,6 +283,8 @@ def rotary_tables(spec: ModelSpec) -> tuple[int, int]:
         return 1, spec.text.rotary_dim
     if isinstance(spec, PlannedKimi):
         return 0, 0
+    if isinstance(spec, Qwen3NextSpec):
+        return 1, spec.rotary_dim
     return 1, spec.qk_rope_head_dim
 
 
@@ -304,7 +329,7 @@ def has_int8_latents(
         device: a key of the cache table.
         cache_dtype: ``"family"`` or ``"model"``, as in ``additional_config``.
     """
-    if isinstance(spec, DeepseekV4Spec | PlannedMiniMaxM3 | PlannedKimi):
+    if isinstance(spec, DeepseekV4Spec | PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec):
         return False
     sparse = _architecture(spec).sparse
     return wants_int8_latents(described, cache_dtype, sparse=sparse, family=device)

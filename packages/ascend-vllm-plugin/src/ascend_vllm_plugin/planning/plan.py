@@ -305,8 +305,8 @@ def _check_context(spec: ModelSpec, layout: Layout) -> None:
         raise InvalidInputError(
             f"dcp={layout.context}",
             "DeepSeek-V4's compressed caches and windows lie whole on every card, of MiniMax-M3 "
-            "ranks share the scores of blocks, not the caches, and Kimi's states have no tokens to "
-            "be shared out by",
+            "ranks share the scores of blocks, not the caches, and recurrent states have no tokens "
+            "to be shared out by",
             "Plan without it.",
         )
 

@@ -31,6 +31,8 @@ from ascend_vllm_plugin.planning.estimates import MIB, Estimate, Step
 from ascend_vllm_plugin.planning.kimi import PlannedKimi
 from ascend_vllm_plugin.planning.minimax import PlannedMiniMaxM3
 from ascend_vllm_plugin.planning.models import ModelSpec
+from ascend_vllm_plugin.planning.qwen3_next import token_bytes
+from ascend_vllm_plugin.planning.qwen3_next_config import Qwen3NextSpec
 from ascend_vllm_plugin.planning.weights import Layout
 
 _FLOAT32 = 4
@@ -213,7 +215,7 @@ def _attention_bytes(
             )
         # Layers need one or the other first; the larger is set aside.
         return total + max(working, exchanged)
-    if facts is None or isinstance(spec, PlannedKimi):
+    if facts is None or isinstance(spec, PlannedKimi | Qwen3NextSpec):
         return total
     if isinstance(spec, PlannedMiniMaxM3):
         return total + spec.attention_bytes(step.tokens, step.length, shape.layout.tensor)
@@ -238,8 +240,11 @@ def _token_bytes(shape: Shape) -> int:
     heads = spec.num_attention_heads // shape.layout.tensor
     if isinstance(spec, DeepseekV3Spec):
         return _latent_token_bytes(shape, spec, heads)
-    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi):
-        widest = spec.token_bytes(shape.layout.tensor, shape.hidden, item)
+    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec):
+        if isinstance(spec, Qwen3NextSpec):
+            widest = token_bytes(spec, shape.layout.tensor, shape.hidden, item)
+        else:
+            widest = spec.token_bytes(shape.layout.tensor, shape.hidden, item)
         # The draft keeps what it was given beside what it made of it.
         return max(widest, _expert_bytes(shape)) + (3 * shape.hidden if shape.draft else 0)
     groups = max(1, spec.o_groups // shape.layout.tensor)

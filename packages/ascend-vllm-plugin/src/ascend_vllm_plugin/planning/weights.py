@@ -28,6 +28,8 @@ from ascend_vllm_plugin.planning.models import (
     shard_of,
     with_whole_experts,
 )
+from ascend_vllm_plugin.planning.qwen3_next import check_format
+from ascend_vllm_plugin.planning.qwen3_next_config import Qwen3NextSpec
 
 VOCABULARY_PADDING = 64
 """vLLM rounds a vocabulary up to this many rows before it splits it."""
@@ -59,6 +61,7 @@ _PARTS = (
     (re.compile(r"attn\.index(er\.|_)"), "indexer"),
     (re.compile(r"attn\.compressor\."), "compressor"),
     (re.compile(r"attn\."), "attention"),
+    (re.compile(r"\.mlp\.shared_expert(_gate)?\."), "shared experts"),
     (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.experts\."), "routed experts"),
     (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.shared_experts\."), "shared experts"),
     (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.gate\."), "router"),
@@ -200,6 +203,10 @@ def weights_by_part(
         if kind is TensorClass.LINEAR and isinstance(spec, PlannedKimi):
             # Whatever a checkpoint stores, only routed experts stay so.
             kind = TensorClass.PLAIN
+        if isinstance(spec, Qwen3NextSpec):
+            # Norms and routers of vLLM's own model have its dtype.
+            check_format(weight_format)
+            kind = TensorClass.CONTROL if name.endswith("A_log") else TensorClass.PLAIN
         return tensor_bytes(kind, shape, dtype, weight_format)
 
     def main(few: ModelSpec) -> Mapping[str, TensorRule]:

@@ -2,6 +2,7 @@
 
 from ascend_vllm_plugin.testing.qwen3_next import (
     QWEN3_NEXT_SPECS,
+    Qwen3NextMtpOracle,
     Qwen3NextOracle,
     TinyQwen3NextSpec,
     write_qwen3_next_checkpoint,
@@ -9,6 +10,7 @@ from ascend_vllm_plugin.testing.qwen3_next import (
 
 __all__ = [
     "QWEN3_NEXT_SPECS",
+    "Qwen3NextMtpOracle",
     "Qwen3NextOracle",
     "TinyQwen3NextSpec",
     "write_qwen3_next_checkpoint",

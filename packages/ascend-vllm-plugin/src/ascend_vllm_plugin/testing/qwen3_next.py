@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,9 +11,10 @@ from typing import Any
 
 import torch
 from ascend_models_deepseek.testing.oracle import AmbiguousPromptError
-from ascend_models_deepseek.testing.oracle_v3 import V3Oracle
+from ascend_models_deepseek.testing.oracle_v3 import V3MtpOracle, V3Oracle
 from ascend_models_deepseek.testing.tiny_v3 import randomise
 from ascend_ops_core.testing.language_models import NarrowestGap, random_prompt
+from safetensors.torch import load_file, save_file
 
 
 @dataclass(frozen=True)
@@ -22,10 +24,15 @@ class TinyQwen3NextSpec:
     Attributes:
         seed: of every random tensor.
         given: fields of its config beside those that all have.
+        draft: there is a layer for multi-token prediction, as the published checkpoints have it.
+        residual_gain: factor on the projections that write to the residual stream. Below one, the
+            last token decides more of the next one, so drafts are right more often.
     """
 
     seed: int
     vocab_size: int = 300
+    draft: bool = False
+    residual_gain: float = 1.0
     given: dict[str, Any] = field(default_factory=dict)
 
 
@@ -44,8 +51,11 @@ QWEN3_NEXT_SPECS: dict[str, TinyQwen3NextSpec] = {
             "norm_topk_prob": False,
         },
     ),
+    "qwen3_next_mtp": TinyQwen3NextSpec(seed=43, draft=True, residual_gain=0.3),
 }
 """Two value heads for a key head; three of them, widths that are no powers of two, three taps."""
+
+_WRITERS = ("o_proj.weight", "out_proj.weight", "down_proj", "down_proj.weight")
 
 
 def write_qwen3_next_checkpoint(
@@ -90,8 +100,37 @@ def write_qwen3_next_checkpoint(
         elif name.endswith("norm.weight") and "linear_attn" not in name:
             # These are stored less one.
             tensor.data = 0.1 * noise
+        elif name.endswith(_WRITERS):
+            tensor.data = spec.residual_gain * tensor.data
     model.to(dtype).save_pretrained(directory)
+    if spec.draft:
+        file = directory / "model.safetensors"
+        tensors = load_file(file)
+        save_file(tensors | _draft(tensors, model.config), file, metadata={"format": "pt"})
     return directory
+
+
+def _draft(target: dict[str, torch.Tensor], config: Any) -> dict[str, torch.Tensor]:
+    """A layer for multi-token prediction under its published names, made of the target's parts.
+
+    It has the target's last layer with full attention, lets the next token's embedding through and
+    adds little of the hidden state, so it is often right where the other layers matter little.
+    """
+    full = [i for i, kind in enumerate(config.layer_types) if kind == "full_attention"]
+    source = f"model.layers.{full[-1]}."
+    hidden, dtype = config.hidden_size, target["lm_head.weight"].dtype
+    eye = torch.eye(hidden, dtype=dtype)
+    made = {
+        f"mtp.layers.0.{name.removeprefix(source)}": tensor.clone()
+        for name, tensor in target.items()
+        if name.startswith(source)
+    }
+    # Norms are stored less one.
+    for norm in ("pre_fc_norm_embedding", "pre_fc_norm_hidden"):
+        made[f"mtp.{norm}.weight"] = torch.zeros(hidden, dtype=dtype)
+    made["mtp.norm.weight"] = target["model.norm.weight"].clone()
+    made["mtp.fc.weight"] = torch.cat([eye, 0.1 * eye], dim=1)
+    return made
 
 
 class Qwen3NextOracle(V3Oracle):
@@ -128,3 +167,37 @@ class Qwen3NextOracle(V3Oracle):
                 continue
             return prompt
         raise AmbiguousPromptError(f"no clear prompt of {length} tokens from seed {seed}")
+
+
+class Qwen3NextMtpOracle(V3MtpOracle):
+    """Greedy drafts of the layer for multi-token prediction, from transformers' decoder layer.
+
+    vLLM's ``Qwen3NextMTP`` takes the first position's embedding as it is.
+    """
+
+    masks_first = False
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """The draft's tensors under the names that DeepSeek-V3's have."""
+        prefix, joint = (
+            "mtp.layers.0.",
+            {
+                "mtp.pre_fc_norm_embedding.weight": "enorm.weight",
+                "mtp.pre_fc_norm_hidden.weight": "hnorm.weight",
+                "mtp.fc.weight": "eh_proj.weight",
+                "mtp.norm.weight": "shared_head.norm.weight",
+            },
+        )
+        file = self.target.directory / "model.safetensors"
+        return {
+            joint.get(name) or name.removeprefix(prefix): tensor.float()
+            for name, tensor in load_file(file).items()
+            if name in joint or name.startswith(prefix)
+        }
+
+    def draft_config(self, config: Any) -> Any:
+        """The target's, whose first layer is one of the draft's kind."""
+        made = copy.deepcopy(config)
+        made.layer_types = ["full_attention", *config.layer_types[1:]]
+        made.mlp_only_layers = []
+        return made

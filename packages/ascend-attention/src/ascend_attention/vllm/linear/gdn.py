@@ -19,7 +19,28 @@ class AscendGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
     """Gated DeltaNet of Qwen3-Next and its kin; weights and their loading are vLLM's.
 
     Stands in the place of vLLM's ``QwenGatedDeltaNetAttention``, whose arguments it takes.
+
+    Attributes:
+        taps: ``[width, channels]`` of the convolution, the current token's row last; None until
+            the weights are loaded.
     """
+
+    taps: torch.Tensor | None = None
+
+    def process_weights_after_loading(self, dtype: torch.dtype) -> None:
+        """Keep the convolution's weight with its channels last.
+
+        vLLM calls it whenever it has loaded weights. They stay where they are, since captured
+        graphs read them there.
+
+        Args:
+            dtype: the model's.
+        """
+        loaded = conv_taps(self.conv1d)
+        if self.taps is None:
+            self.taps = loaded
+        else:
+            self.taps.copy_(loaded)
 
     def get_attn_backend(self) -> type[AttentionBackend]:
         return AscendGDNAttentionBackend
@@ -76,8 +97,8 @@ class AscendGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
         tokens = meta.num_tokens
         decay, beta = gdn_gates(a[:tokens], b[:tokens], self.A_log, self.dt_bias)
         out = mixed.new_empty(shape)
-        taps, bias = conv_taps(self.conv1d), self.conv1d.bias
-        given = DeltaInputs(mixed[:tokens], decay, beta, taps, bias)
+        assert self.taps is not None, "a step before the weights were loaded"
+        given = DeltaInputs(mixed[:tokens], decay, beta, self.taps, self.conv1d.bias)
         gated_delta_step(heads, self, given, meta, out)
         return out
 
