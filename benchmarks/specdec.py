@@ -14,7 +14,10 @@ from tools.tiny_model.data import documents, encode
 from tools.tiny_model.dense import tokenizer_of
 
 CHECKPOINTS = Path(__file__).parents[1] / "tools/tiny_model/checkpoints"
-TARGETS = ("llama", "qwen3")
+DEMO = Path(__file__).parents[1] / (
+    "packages/ascend-vllm-plugin/src/ascend_vllm_plugin/data/tiny-deepseek-v4"
+)
+TARGETS = {"llama": CHECKPOINTS / "llama", "qwen3": CHECKPOINTS / "qwen3", "v4": DEMO}
 BATCHES = (1, 2, 4, 8, 16, 32)
 PROMPT, DECODE = 64, 128
 NONE = "none"
@@ -22,22 +25,38 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Way:
-    """A method and how many tokens it drafts; `NONE` for no speculation."""
+    """A method and how many tokens it drafts; `NONE` for no speculation.
+
+    Attributes:
+        method: vLLM's name.
+        width: drafted tokens.
+        settings: more of ``speculative_config``.
+        draft: what follows the target's name in that of the draft's folder; empty for none.
+        of: targets that it is for; empty for all that have such a draft.
+    """
 
     method: str
     width: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
+    draft: str = ""
+    of: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.method} k={self.width}" if self.width else self.method
+        name = self.draft or self.method
+        return f"{name} k={self.width}" if self.width else name
+
+    def fits(self, target: str) -> bool:
+        """Whether there is such a draft for a target."""
+        own = not self.draft or (CHECKPOINTS / f"{target}-{self.draft}").exists()
+        return own and target in (self.of or TARGETS)
 
     def config(self, target: str) -> dict[str, Any] | None:
         """``speculative_config`` for a target; None for no speculation."""
         if self.method == NONE:
             return None
         given = {"method": self.method, "num_speculative_tokens": self.width, **self.settings}
-        if self.method in ("eagle3", "medusa"):
-            given["model"] = str(CHECKPOINTS / f"{target}-{self.method}")
+        if self.draft:
+            given["model"] = str(CHECKPOINTS / f"{target}-{self.draft}")
         return given
 
 
@@ -46,10 +65,16 @@ WAYS = (
     Way(NONE),
     Way("ngram", 3, LOOKUP),
     Way("suffix", 7),
-    Way("medusa", 4),
-    Way("eagle3", 1),
-    Way("eagle3", 3),
-    Way("eagle3", 5),
+    Way("medusa", 4, draft="medusa"),
+    Way("eagle3", 1, draft="eagle3"),
+    Way("eagle3", 3, draft="eagle3"),
+    Way("eagle3", 5, draft="eagle3"),
+    Way("dflash", 7, draft="dflash2"),
+    Way("dspark", 7, draft="dspark", of=("qwen3",)),
+    Way("mtp", 1, of=("v4",)),
+    Way("mtp", 3, of=("v4",)),
+    Way("dspark", 5, draft="dspark", of=("v4",)),
+    Way("dspark", 7, draft="dspark", of=("v4",)),
 )
 
 
@@ -89,7 +114,7 @@ class Cell:
 def prompts(target: str, count: int, repeat: int) -> list[list[int]]:
     """Beginnings of held-out stories, other ones in every repeat."""
     source = documents(seed=50_000 + repeat, held_out=True)
-    tokenizer = tokenizer_of(CHECKPOINTS / target)
+    tokenizer = tokenizer_of(TARGETS[target])
     found: list[list[int]] = []
     while len(found) < count:
         ids = encode(tokenizer, next(source))
@@ -107,11 +132,10 @@ def measure(repeats: int, say: Callable[[str], None]) -> list[Cell]:
     cells: list[Cell] = []
     for target in TARGETS:
         for way in WAYS:
-            config = way.config(target)
-            if config and "model" in config and not Path(config["model"]).exists():
+            if not way.fits(target):
                 continue
             say(f"{target} {way} ...")
-            cells += _of_engine(target, way, config, repeats)
+            cells += _of_engine(target, way, way.config(target), repeats)
     texts = {(c.target, c.batch): c.tokens for c in cells if c.way == NONE}
     for cell in cells:
         if cell.tokens != texts[cell.target, cell.batch]:
@@ -124,7 +148,7 @@ def _of_engine(target: str, way: Way, config: dict[str, Any] | None, repeats: in
     from vllm.distributed import cleanup_dist_env_and_memory
 
     llm = LLM(
-        model=str(CHECKPOINTS / target),
+        model=str(TARGETS[target]),
         dtype="float32",
         enforce_eager=True,
         skip_tokenizer_init=True,

@@ -45,8 +45,9 @@ def _page(date: str, facts: dict[str, str], cells: list[Cell]) -> str:
         "# Drafts on a CPU: speed and acceptance",
         "",
         "Measured with `./tools/dev bench -- specdec`: the trained tiny Llama and Qwen3 (about a "
-        f"million parameters, float32) on held-out stories, prompts of {PROMPT} tokens, {DECODE} "
-        "greedy tokens behind the first, all ways in one run, median of the repeats. Texts are "
+        "million parameters) and the demo's DeepSeek-V4 (3.3 million), in float32 on held-out "
+        f"stories, prompts of {PROMPT} tokens, {DECODE} greedy tokens behind the first, all ways "
+        "in one run, median of the repeats. Texts are "
         "compared with those without drafts before anything is written. A step of so small a "
         "model is mostly the engine's own work, which drafts save; figures of large models on "
         "an NPU are not implied, and nothing here has been run on one.",

@@ -71,7 +71,9 @@ def train_target(
 
 @app.command()
 def train_draft(
-    method: Annotated[str, typer.Argument(help="eagle3, medusa, dflash, dflash2 or dspark.")],
+    method: Annotated[
+        str, typer.Argument(help="eagle3, medusa, dflash, dflash2, dspark or dspark-v4.")
+    ],
     target: Annotated[Path, typer.Argument(help="Checkpoint directory of the target.")],
     out: Annotated[Path, typer.Option(help="Directory for the checkpoint.")],
     minutes: Annotated[float, typer.Option(help="Time to train.")] = 8.0,
@@ -80,16 +82,17 @@ def train_draft(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of stories and weights.")] = 2,
 ) -> None:
-    """Train a draft for a small Llama or Qwen3, on one thread."""
+    """Train a draft for a small Llama or Qwen3, or for the demo's model, on one thread."""
     from functools import partial
 
     from tools.tiny_model.block_drafts import train_block_draft
     from tools.tiny_model.dense import DenseRecipe
+    from tools.tiny_model.dspark_v4 import train_dspark
     from tools.tiny_model.eagle3 import train_eagle3
     from tools.tiny_model.medusa import train_medusa
 
     _one_thread()
-    train = {"eagle3": train_eagle3, "medusa": train_medusa}
+    train = {"eagle3": train_eagle3, "medusa": train_medusa, "dspark-v4": train_dspark}
     for kind in ("dflash", "dflash2", "dspark"):
         train[kind] = partial(train_block_draft, kind)
     if method not in train:

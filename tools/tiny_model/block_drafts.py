@@ -58,24 +58,29 @@ def new_draft(kind: str, target: Any) -> DenseBlockDraft:
     )
 
 
-def _anchored(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def anchored(ids: torch.Tensor, drafts: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Positions ``[B, N]`` of anchors, their tokens, and what stands behind them ``[B, N, K]``."""
     rows, length = ids.shape
-    starts = torch.randint(_FIRST_ANCHOR, length - DRAFTS, (rows, _ANCHORS))
+    starts = torch.randint(_FIRST_ANCHOR, length - drafts, (rows, _ANCHORS))
     row = torch.arange(rows).unsqueeze(1)
-    behind = starts.unsqueeze(-1) + torch.arange(1, DRAFTS + 1)
+    behind = starts.unsqueeze(-1) + torch.arange(1, drafts + 1)
     return starts, ids[row, starts], ids[row.unsqueeze(-1), behind]
+
+
+def later_places_less(truth: torch.Tensor) -> torch.Tensor:
+    """Weights of the places ``truth [B, N, K]``, which sum to 1."""
+    weights = (_LATER_WEIGHT ** torch.arange(truth.shape[-1])).expand(truth.shape)
+    return weights / weights.sum()
 
 
 def draft_loss(oracle: BlockOracle, ids: torch.Tensor) -> torch.Tensor:
     """Mean loss of a batch's blocks; later places weigh less, since they are reached less often."""
     draft = oracle.draft
-    starts, anchors, truth = _anchored(ids)
+    starts, anchors, truth = anchored(ids, DRAFTS)
     hidden = draft.hidden(oracle.aux(ids), anchors, starts, DRAFTS, oracle.embedding)
     logits = hidden @ oracle.head.T
     before = torch.cat([anchors.unsqueeze(-1), truth[..., :-1]], dim=-1)
-    weights = (_LATER_WEIGHT ** torch.arange(DRAFTS)).expand(truth.shape)
-    weights = weights / weights.sum()
+    weights = later_places_less(truth)
     kind = draft.config.kind
     if kind == "dspark":
         logits = draft.markov(logits, before)

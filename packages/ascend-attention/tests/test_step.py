@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from ascend_attention.step import ClosedEntries, StepLayout, UniformLayout
+from ascend_attention.step import BlockLayout, ClosedEntries, StepLayout, UniformLayout
 from ascend_ops_core import InvalidInputError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,3 +131,25 @@ def test_a_step_without_requests() -> None:
     assert layout.num_tokens == 0
     assert layout.position.shape == layout.visible_entries(4).shape == (0,)
     assert len(ClosedEntries.of(layout, 4)) == 0
+
+
+# Context in front of every block, and how many of its tokens are cached.
+BLOCKS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4)), max_size=4)
+
+
+@given(BLOCKS, st.sampled_from([1, 6, 16]))
+def test_tokens_of_a_block_see_each_other_and_one_window(
+    batch: list[tuple[int, int]], window: int
+) -> None:
+    width = 4
+    lens = torch.tensor([start + cached for start, cached in batch], dtype=torch.int32)
+    slots = [7 if i < cached else -1 for _, cached in batch for i in range(width)]
+    layout = BlockLayout(lens, width, 100, torch.tensor([*slots, 7], dtype=torch.int64))
+    assert layout.num_tokens == width * len(batch)
+    seen = layout.window_positions(window)
+    assert seen.shape == (layout.num_tokens, window + width)
+    assert layout.least_position < window - 1, "or nobody would look which places are empty"
+    for row, found in enumerate(seen.tolist()):
+        start, cached = batch[row // width]
+        expected = list(range(max(start - window, 0), start + cached))
+        assert [place for place in found if place >= 0] == expected

@@ -49,6 +49,7 @@ def test_registering_twice_is_harmless_and_importing_nothing() -> None:
     for architecture, name in (
         ("DeepseekV4ForCausalLM", "AscendDeepseekV4ForCausalLM"),
         ("DeepSeekV4MTPModel", "DeepSeekV4MTP"),
+        ("DSparkDraftModel", "DSparkDeepseekV4ForCausalLM"),
     ):
         lazy = ModelRegistry.models[architecture]
         assert lazy.module_name == "ascend_models_deepseek.registry"

@@ -10,16 +10,21 @@ import torch
 from ascend_fused_moe.layers.routed_experts import AscendRoutedExperts
 from ascend_fused_moe.quantized_rules import WeightForms, finish_weights
 from ascend_fused_moe.testing.table_model import ExpertSizes, model_of
+from ascend_models_deepseek.deepseek_v4.attention import DeepseekV4Attention
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.dspark_config import DSparkSpec
+from ascend_models_deepseek.deepseek_v4.dspark_weights import dspark_table
 from ascend_models_deepseek.deepseek_v4.quantization import resolver_of
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 from ascend_models_deepseek.deepseek_v4.weights import main_table, mtp_table
 from ascend_models_deepseek.testing import TinyV4Spec, write_checkpoint
+from ascend_models_deepseek.testing.dspark import DSparkShape, random_dspark, write_dspark
 from ascend_models_deepseek.testing.quantized_v4 import LAYOUTS, quantise_checkpoint
 from ascend_ops_core.checkpoint.table import CheckpointError, WeightTable
 from ascend_ops_core.quantized_weights.weight import QuantizedWeight
 from ascend_ops_core.testing import assert_close
 from safetensors.torch import load_file
+from transformers import DeepseekV4Config
 
 Tensors = dict[str, torch.Tensor]
 # Two ranks have 128 channels of each expert, a block; heads, groups and latents are cut within one.
@@ -116,6 +121,36 @@ def test_the_draft_is_checked_in_its_own_form(plain: Path, tmp_path: Path) -> No
     for name in ("e_proj", "h_proj", "block.attn.wqa_wkv", "block.ffn.shared_experts.w2"):
         assert forms.held(f"{param}.{name}") is not None
     assert forms.experts(f"{param}.block.ffn.experts") is not None
+
+
+def test_a_block_draft_holds_what_the_dequantised_one_is(plain: Path, tmp_path: Path) -> None:
+    """Its context rows too, which are a part of a weight that is held as one."""
+    shape = DSparkShape((0,), layers=1, markov_rank=8)
+    draft = random_dspark(DeepseekV4Config.from_pretrained(plain), shape, seed=3)
+    folder, stored, floats = write(
+        write_dspark(draft, plain, tmp_path / "draft"), tmp_path, "flash"
+    )
+    spec = DSparkSpec.from_config(json.loads((folder / "config.json").read_text()))
+    table = dspark_table(spec, shard_of())
+    forms = forms_of(folder, table)
+    assert forms.problems == []
+    assert forms.held("model.markov_head.markov_w1") is None
+    model, expected = model_of(table, forms, sizes()), model_of(table, None, sizes())
+    forms.table.load(model, stored.items())
+    finish_weights(model)
+    table.load(expected, floats.items())
+    width = spec.hidden_size
+    combine = model.get_submodule("model.main_proj")
+    assert_close(combine(torch.eye(width)).T, expected.get_parameter("model.main_proj"))
+    name = f"model.layers.{spec.layers[0]}.block.attn"
+    states, turn = torch.randn(3, width), torch.zeros(3, spec.main.rope_head_dim // 2)
+    rows = []
+    for one in (model, expected):
+        block = one.get_submodule(name)
+        block.norm_eps = 1e-6
+        rows.append(DeepseekV4Attention.shared_kv(block, states, turn + 1, turn))
+    assert rows[0].shape == (3, spec.main.head_dim)
+    assert_close(rows[0], rows[1], scale=8)
 
 
 def test_bad_scales_are_listed_whole(plain: Path, tmp_path: Path) -> None:

@@ -167,6 +167,46 @@ class UniformLayout(StepLayout):
         return self._max_context
 
 
+class BlockLayout(UniformLayout):
+    """A block of each request whose tokens see one another, and one window in front of the block.
+
+    That is how a block draft attends over a sliding window: all tokens of a block see the same
+    rows, those behind them too (DSpark; vLLM: ``v1/attention/backends/mla/sparse_swa.py:
+    _compute_dspark_noncausal_swa_indices_kernel``).
+
+    Args:
+        seq_lens: ``[R]`` integer on the device, with those tokens of the block that are cached.
+        query_len: tokens of every block.
+        max_context: largest context length that may occur.
+        slots: ``[>= R * query_len]`` integer on the device; negative for tokens that are not
+            cached, which are the last ones of a block.
+    """
+
+    def __init__(
+        self, seq_lens: torch.Tensor, query_len: int, max_context: int, slots: torch.Tensor
+    ) -> None:
+        super().__init__(seq_lens, query_len, max_context)
+        self._slots = slots[: self.num_tokens]
+
+    @cached_property
+    def least_position(self) -> int:
+        """-1, since places of a window may be empty however long a context is."""
+        return -1
+
+    def window_positions(self, window: int) -> torch.Tensor:
+        """``[T, window + query_len]`` int64: positions that each token sees; negative for none."""
+
+        def make() -> torch.Tensor:
+            ends = self.seq_lens.long()
+            cached = (self._slots.unflatten(0, (-1, self._query_len)) >= 0).sum(1)
+            place = torch.arange(-window, self._query_len, device=ends.device)
+            position = (ends - cached).unsqueeze(1) + place
+            position = torch.where(position < ends.unsqueeze(1), position, -1)
+            return position.repeat_interleave(self._query_len, dim=0)
+
+        return self._once(("window", window), make)
+
+
 @dataclass(frozen=True)
 class ClosedEntries:
     """Compressed entries that a step completes.

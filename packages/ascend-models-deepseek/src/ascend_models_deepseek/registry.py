@@ -2,6 +2,7 @@
 
 from ascend_models_deepseek.deepseek_v3.model import AscendDeepseekV3ForCausalLM
 from ascend_models_deepseek.deepseek_v3.mtp import AscendDeepSeekMTP
+from ascend_models_deepseek.deepseek_v4.dspark import DSparkDeepseekV4ForCausalLM
 from ascend_models_deepseek.deepseek_v4.model import AscendDeepseekV4ForCausalLM
 from ascend_models_deepseek.deepseek_v4.mtp import DeepSeekV4MTP
 from ascend_models_deepseek.deepseek_v32.model import DeepseekV32ForCausalLM
@@ -12,6 +13,7 @@ __all__ = [
     "AscendDeepseekV3ForCausalLM",
     "AscendDeepseekV4ForCausalLM",
     "AscendGlmMoeDsaForCausalLM",
+    "DSparkDeepseekV4ForCausalLM",
     "DeepSeekV4MTP",
     "DeepseekV32ForCausalLM",
 ]

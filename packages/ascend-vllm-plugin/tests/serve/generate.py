@@ -5,12 +5,14 @@ Usage: generate.py ARGUMENTS.json RESULT.safetensors, where the arguments hold `
 prompt, for its placeholders). Writes `tokens.N [count]` and `logits.N [count, vocab]` for every
 prompt N. With `memory` also `memory.RANK.NAME`, the bytes that
 every rank of an NPU reports; with `placements` also `placements.RANK [layers, places]` of
-balanced experts, from the test's own extension of the worker.
+balanced experts, from the test's own extension of the worker; with `acceptance` also `drafts [3]`:
+rounds, drafted and accepted tokens. `environ` are variables to set first.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ def main(arguments: Path, result: Path) -> None:
     from vllm import LLM, SamplingParams
 
     given = json.loads(arguments.read_text())
+    os.environ.update(given.get("environ", {}))
     llm = LLM(**given["settings"])
     params = SamplingParams(
         max_tokens=given["count"],
@@ -51,6 +54,11 @@ def main(arguments: Path, result: Path) -> None:
     if given.get("placements"):
         for rank, layers in enumerate(llm.collective_rpc("expert_placements")):
             stored[f"placements.{rank}"] = torch.tensor(layers)
+    if given.get("acceptance"):
+        counted = {metric.name: metric for metric in llm.get_metrics()}
+        names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+        found = [counted[f"vllm:spec_decode_{name}"].value for name in names]
+        stored["drafts"] = torch.tensor(found, dtype=torch.int64)
     save_file(stored, result)
 
 

@@ -15,7 +15,7 @@ from ascend_ops_core.quantized_weights.weight import check_family
 from ascend_fused_moe.quantized_rules import WeightForms
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
 
 __all__ = ["check_forms", "checkpoint_forms", "log_forms", "resolver_of_config"]
 
@@ -44,21 +44,40 @@ def resolver_of_config(config: Any, source: str, rules: LayerRules) -> Quantizat
     return QuantizationResolver.of(given, rules, read_modelslim(Path(source)))
 
 
-def checkpoint_forms(table: WeightTable, vllm_config: VllmConfig, rules: LayerRules) -> WeightForms:
+def checkpoint_forms(
+    table: WeightTable,
+    vllm_config: VllmConfig,
+    rules: LayerRules,
+    stored: ModelConfig | None = None,
+) -> WeightForms:
     """What the checkpoint of an engine stores for a table of tensors.
+
+    Args:
+        table: the tensors.
+        vllm_config: the engine's config.
+        rules: what the model adds to descriptions.
+        stored: whose checkpoint it is; None for the target's.
 
     Raises:
         InvalidInputError: a quantisation that is not known.
         CheckpointError: its description does not fit the model.
     """
-    model = vllm_config.model_config
+    model = vllm_config.model_config if stored is None else stored
     forms = WeightForms(table, resolver_of_config(model.hf_config, model.model, rules))
     raise_for(forms.problems)
     return forms
 
 
-def check_forms(forms: WeightForms, vllm_config: VllmConfig, family: str) -> None:
+def check_forms(
+    forms: WeightForms, vllm_config: VllmConfig, family: str, stored: ModelConfig | None = None
+) -> None:
     """Refuse schemes that the device does not hold, and headers that do not fit.
+
+    Args:
+        forms: of the checkpoint.
+        vllm_config: the engine's config.
+        family: the device's.
+        stored: whose checkpoint it is; None for the target's.
 
     Raises:
         InvalidInputError: the device family has no such values.
@@ -68,7 +87,8 @@ def check_forms(forms: WeightForms, vllm_config: VllmConfig, family: str) -> Non
         if family != "cpu":
             check_family(scheme, current_facts())
     if vllm_config.load_config.load_format in ("auto", "safetensors", "hf"):
-        check_headers(forms.table, vllm_config.model_config.model)
+        model = vllm_config.model_config if stored is None else stored
+        check_headers(forms.table, model.model)
 
 
 def log_forms(forms: WeightForms, *, slower: str = "", caches: str) -> None:

@@ -9,8 +9,10 @@ import torch
 from ascend_attention.layers.compressor import Compressor
 from ascend_attention.layers.indexer import DeepseekV4Indexer
 from ascend_attention.layers.prologue import split_prologue
+from ascend_attention.ops.mla.prologue import finish_kv
 from ascend_attention.vllm.dsa import DSAAttention, DSAShape
 from ascend_attention.vllm.dsa.impl import DSAInputs
+from ascend_ops_core.quantized_weights.weight import project
 from torch import nn
 from vllm.distributed import tensor_model_parallel_all_reduce
 
@@ -91,3 +93,16 @@ class DeepseekV4Attention(nn.Module):
         out = self.dsa(DSAInputs(hidden, *prologue, cos, sin))
         out = self.o_proj(out, cos, sin)
         return tensor_model_parallel_all_reduce(out) if self.tensor_parallel else out
+
+    def shared_kv(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Key-value rows ``[T, D]`` of tokens that ask nothing, normed and rotated.
+
+        Args:
+            states: ``[T, H]``, in place of the layer's normed input.
+            cos: ``[T, R / 2]``.
+            sin: the same.
+        """
+        weight = self.wqa_wkv
+        if isinstance(weight, torch.Tensor):
+            weight = weight[self.q_norm.shape[0] :]
+        return finish_kv(project(states, weight), self.kv_norm, self.norm_eps, cos, sin)

@@ -17,7 +17,7 @@ from ascend_ops_core.devices import current_facts
 from ascend_ops_core.static_buffers import StaticBuffers
 from ascend_ops_core.vllm.vocabulary import vocabulary_range
 from torch import nn
-from vllm.config import ParallelConfig, VllmConfig
+from vllm.config import ModelConfig, ParallelConfig, VllmConfig
 from vllm.distributed import (
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,
@@ -72,6 +72,7 @@ class Build:
         embedding: VocabParallelEmbedding,
         buffers: StaticBuffers | None,
         table: Callable[[DeepseekV4Spec, Shard], WeightTable],
+        stored: ModelConfig | None = None,
     ) -> Build:
         """For this process, whose part of the vocabulary ``embedding`` has already chosen.
 
@@ -82,6 +83,7 @@ class Build:
             buffers: the model's static buffers, to which layers add theirs; None for a model that
                 no graph captures.
             table: of the model's tensors.
+            stored: whose checkpoint they are in; None for the target's.
         """
         size = get_tensor_model_parallel_world_size()
         rank = get_tensor_model_parallel_rank()
@@ -91,7 +93,7 @@ class Build:
         vocabulary = vocabulary_range(embedding)
         whole = groups.expert_parallel
         shard = Shard.of(spec, size, rank, vocabulary, projection.part, whole_experts=whole)
-        forms = checkpoint_forms(table(spec, shard), vllm_config, LAYER_RULES)
+        forms = checkpoint_forms(table(spec, shard), vllm_config, LAYER_RULES, stored)
         log_forms(
             forms,
             slower="steps of few tokens run operator by operator, since the fused kernels read "

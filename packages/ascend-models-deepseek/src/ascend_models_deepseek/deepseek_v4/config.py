@@ -74,16 +74,21 @@ class DeepseekV4Spec:
         return layer < self.num_hash_layers
 
     @classmethod
-    def from_config(cls, config: Any) -> DeepseekV4Spec:
+    def from_config(cls, config: Any, mtp_layers: int | None = None) -> DeepseekV4Spec:
         """Read a Hugging Face config object or a mapping.
+
+        Args:
+            config: what is read.
+            mtp_layers: layers of the draft, where another key than the MTP draft's counts them.
 
         Raises:
             InvalidInputError: a missing key, an unknown compress ratio, or sizes that do not fit
                 together.
         """
-        read = _Reader(config)
+        read = ConfigValues(config)
         layers = read.integer("num_hidden_layers")
-        mtp_layers = read.integer("num_nextn_predict_layers", 0)
+        if mtp_layers is None:
+            mtp_layers = read.integer("num_nextn_predict_layers", 0)
         ratios = _compress_ratios(read, layers, mtp_layers)
         head_dim = read.integer("head_dim")
         spec = cls(
@@ -127,7 +132,7 @@ class DeepseekV4Spec:
         spec._check(read)
         return spec
 
-    def _check(self, read: _Reader) -> None:
+    def _check(self, read: ConfigValues) -> None:
         if self.scoring_func not in SCORING_FUNCTIONS:
             raise InvalidInputError(
                 f"scoring_func={self.scoring_func!r}",
@@ -143,7 +148,7 @@ class DeepseekV4Spec:
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise InvalidInputError(
-                    f"{name}={getattr(self, name)}", "it must be at least 1", _FIX_CONFIG
+                    f"{name}={getattr(self, name)}", "it must be at least 1", FIX_CONFIG
                 )
         if self.swiglu_limit < 0:
             raise InvalidInputError(
@@ -158,23 +163,23 @@ class DeepseekV4Spec:
         for name, value, by_name, by in rules:
             if value % by:
                 raise InvalidInputError(
-                    f"{name}={value}", f"it must be divisible by {by_name} ({by})", _FIX_CONFIG
+                    f"{name}={value}", f"it must be divisible by {by_name} ({by})", FIX_CONFIG
                 )
         if self.num_experts_per_tok > self.n_routed_experts:
             raise InvalidInputError(
                 f"num_experts_per_tok={self.num_experts_per_tok}",
                 f"there are {self.n_routed_experts} routed experts",
-                _FIX_CONFIG,
+                FIX_CONFIG,
             )
         if 4 in self.compress_ratios and self.rope_head_dim > self.index_head_dim:
             raise InvalidInputError(
                 f"qk_rope_head_dim={self.rope_head_dim}",
                 f"indexer heads have {self.index_head_dim} channels",
-                _FIX_CONFIG,
+                FIX_CONFIG,
             )
 
 
-_FIX_CONFIG = "Correct config.json."
+FIX_CONFIG = "Correct config.json."
 _AT_LEAST_ONE = (
     "vocab_size",
     "hidden_size",
@@ -197,7 +202,7 @@ _AT_LEAST_ONE = (
 )
 
 
-class _Reader:
+class ConfigValues:
     """Values of a config, whichever way it is spelled."""
 
     def __init__(self, config: Any) -> None:
@@ -220,12 +225,12 @@ class _Reader:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or value < 0 or value % 1:
             raise InvalidInputError(
-                f"{key}={value!r}", "it must be a non-negative integer", _FIX_CONFIG
+                f"{key}={value!r}", "it must be a non-negative integer", FIX_CONFIG
             )
         return int(value)
 
 
-def _compress_ratios(read: _Reader, layers: int, mtp_layers: int) -> tuple[int, ...]:
+def _compress_ratios(read: ConfigValues, layers: int, mtp_layers: int) -> tuple[int, ...]:
     ratios: Sequence[int] | None = read.get("compress_ratios")
     if ratios is None:
         types: Sequence[str] | None = read.get("layer_types")
@@ -268,12 +273,12 @@ def ratio_of(layer_type: str) -> int:
         raise InvalidInputError(
             f"layer_types with {layer_type!r}",
             f"known are {', '.join(_RATIO_OF_LAYER_TYPE)}",
-            _FIX_CONFIG,
+            FIX_CONFIG,
         )
     return _RATIO_OF_LAYER_TYPE[layer_type]
 
 
-def _check_rates(read: _Reader) -> None:
+def _check_rates(read: ConfigValues) -> None:
     for layer_type, rate in (read.get("compress_rates") or {}).items():
         expected = _RATIO_OF_LAYER_TYPE.get(layer_type)
         if expected is not None and rate != expected:
@@ -281,7 +286,7 @@ def _check_rates(read: _Reader) -> None:
             raise InvalidInputError(
                 f"compress_rates[{layer_type!r}]={rate}",
                 f"this attention is defined for a rate of {expected}",
-                _FIX_CONFIG,
+                FIX_CONFIG,
             )
 
 
@@ -291,7 +296,7 @@ def num_hash_layers(config: Any) -> int:
     Raises:
         InvalidInputError: an unknown type of layer, or a hash layer behind another one.
     """
-    read = _Reader(config)
+    read = ConfigValues(config)
     types: Sequence[str] | None = read.get("mlp_layer_types")
     if types is None or read.get("num_hash_layers") is not None:
         return read.integer("num_hash_layers", 0)
@@ -301,26 +306,26 @@ def num_hash_layers(config: Any) -> int:
         raise InvalidInputError(
             f"mlp_layer_types={list(types)}",
             f"known are {', '.join(_MLP_LAYER_TYPES)}, hash layers first",
-            _FIX_CONFIG,
+            FIX_CONFIG,
         )
     return hashed
 
 
-def _rope_parameters(read: _Reader, branch: str) -> Mapping[str, Any]:
+def _rope_parameters(read: ConfigValues, branch: str) -> Mapping[str, Any]:
     nested = read.get("rope_parameters") or {}
     return nested.get(branch) or {} if isinstance(nested.get(branch), Mapping) else {}
 
 
-def _main_theta(read: _Reader) -> float:
+def _main_theta(read: ConfigValues) -> float:
     return float(_rope_parameters(read, "main").get("rope_theta") or read.get("rope_theta", 1e4))
 
 
-def _compress_theta(read: _Reader) -> float:
+def _compress_theta(read: ConfigValues) -> float:
     nested = _rope_parameters(read, "compress").get("rope_theta")
     return float(nested or read.get("compress_rope_theta", 1.6e5))
 
 
-def _yarn(read: _Reader) -> YarnScaling | None:
+def _yarn(read: ConfigValues) -> YarnScaling | None:
     """Scaling of the compressed branch; the sliding-window layers use plain frequencies."""
     raw = _rope_parameters(read, "compress") or read.get("rope_scaling")
     raw = raw or read.get("rope_parameters") or {}

@@ -53,6 +53,11 @@ class DeepseekV2DecoderLayer(nn.Module):
         return self.hc_ffn.post(self.ffn(hidden, input_ids), streams, plan)
 
 
+def first_streams(embedded: torch.Tensor, count: int) -> torch.Tensor:
+    """Streams ``[T, count, H]`` in front of the first layer, of ``embedded [T, H]``."""
+    return embedded.unsqueeze(1).expand(-1, count, -1).contiguous()
+
+
 def run_decoder(
     layers: Sequence[DeepseekV2DecoderLayer],
     streams: torch.Tensor,

@@ -17,11 +17,16 @@ from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
+from vllm.model_executor.models.interfaces import EagleModelMixin, SupportsEagle3
 from vllm.sequence import IntermediateTensors
 
 from ascend_models_deepseek.deepseek_v4.build import Build, parameter
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
-from ascend_models_deepseek.deepseek_v4.decoder_layer import DeepseekV2DecoderLayer, run_decoder
+from ascend_models_deepseek.deepseek_v4.decoder_layer import (
+    DeepseekV2DecoderLayer,
+    first_streams,
+    run_decoder,
+)
 from ascend_models_deepseek.deepseek_v4.output_projection import quantize_loaded
 from ascend_models_deepseek.deepseek_v4.validation import check_engine_config
 from ascend_models_deepseek.deepseek_v4.weights import main_table
@@ -29,8 +34,11 @@ from ascend_models_deepseek.deepseek_v4.weights import main_table
 _MTP_HIDDEN = "mtp_hidden"
 
 
-class DeepseekV4Model(nn.Module):
+class DeepseekV4Model(nn.Module, EagleModelMixin):
     """Embedding, layers on residual streams, and the final collapse.
+
+    Hidden states that a block draft reads are the streams' average, in front of the layers that
+    ``aux_hidden_state_layers`` names.
 
     Args:
         spec: the model's config.
@@ -38,6 +46,8 @@ class DeepseekV4Model(nn.Module):
         prefix: prefix of the layers' names.
         buffers: where layers keep what graphs write.
     """
+
+    aux_hidden_state_layers: tuple[int, ...] = ()
 
     def __init__(
         self, spec: DeepseekV4Spec, vllm_config: VllmConfig, prefix: str, buffers: StaticBuffers
@@ -58,22 +68,30 @@ class DeepseekV4Model(nn.Module):
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Final hidden states ``[T, H]`` and the streams ``[T, n, H]`` in front of the head."""
+    ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+        """Final hidden states ``[T, H]``, and the streams ``[T, n, H]`` in front of the head.
+
+        Also what a block draft reads, ``[T, H]`` for each of ``aux_hidden_state_layers``.
+        """
         follow_torch_threads()
         rotation = self.rotary(positions)
-        layers = cast(Sequence[DeepseekV2DecoderLayer], self.layers)
-        # Held by nobody else, the first streams go when the second ones are there.
-        streams = run_decoder(layers, self._first_streams(input_ids), input_ids, rotation)
+        layers = list(cast(Sequence[DeepseekV2DecoderLayer], self.layers))
+        # Held by nobody else, streams go when the next ones are there.
+        held = [first_streams(self.embed_tokens(input_ids), self.spec.hc_mult)]
+        aux, done = [], 0
+        for number in sorted({*self.aux_hidden_state_layers, len(layers)}):
+            if number > done:
+                part = layers[done:number]
+                held.append(run_decoder(part, held.pop(), input_ids, rotation))
+                done = number
+            if number in self.aux_hidden_state_layers:
+                aux.append(held[0].mean(dim=1))
+        streams = held[0]
         hidden = rms_norm(self.hc_head(streams), self.norm, self.spec.rms_norm_eps)
-        return hidden, streams
-
-    def _first_streams(self, input_ids: torch.Tensor) -> torch.Tensor:
-        embedded = self.embed_tokens(input_ids)
-        return embedded.unsqueeze(1).expand(-1, self.spec.hc_mult, -1).contiguous()
+        return hidden, streams, aux
 
 
-class AscendDeepseekV4ForCausalLM(nn.Module):
+class AscendDeepseekV4ForCausalLM(nn.Module, SupportsEagle3):
     """DeepSeek-V4 as vLLM's ``DeepseekV4ForCausalLM``.
 
     Raises:
@@ -95,7 +113,8 @@ class AscendDeepseekV4ForCausalLM(nn.Module):
         self.lm_head = lm_head(spec, dtype)
         self.logits_processor = LogitsProcessor(spec.vocab_size)
         self._mtp_hidden: torch.Tensor | None = None
-        self._keep_mtp_hidden = vllm_config.speculative_config is not None
+        speculative = vllm_config.speculative_config
+        self._keep_mtp_hidden = speculative is not None and speculative.method == "mtp"
         device = self.model.norm.device
         if self._keep_mtp_hidden and device.type != "cpu":
             # A graph writes where it wrote when it was captured, so the draft must read there.
@@ -114,15 +133,15 @@ class AscendDeepseekV4ForCausalLM(nn.Module):
         intermediate_tensors: IntermediateTensors | None = None,
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
-    ) -> torch.Tensor:
-        """Final hidden states ``[T, H]``."""
-        hidden, streams = self.model(input_ids, positions)
+    ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]:
+        """Final hidden states ``[T, H]``, and those that a block draft reads if there are any."""
+        hidden, streams, aux = self.model(input_ids, positions)
         if _MTP_HIDDEN in self.static_buffers:
             rows = positions.shape[0]
             self.static_buffers.fill(_MTP_HIDDEN, streams.flatten(1), step_rows=rows)
         elif self._keep_mtp_hidden:
             self._mtp_hidden = streams.flatten(1)
-        return hidden
+        return (hidden, aux) if aux else hidden
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
         """Logits ``[T, V]``."""

@@ -13,6 +13,7 @@ __all__ = ["LAYER_RULES", "resolver_of"]
 _FLOAT = (
     r"^(mtp\.\d+\.)?(embed|head|emb\.tok_emb)$",
     r"\.ffn\.gate$",
+    r"\.(markov_head\.markov_w[12]|confidence_head\.proj)$",
     r"\.compressor\.(wkv|wgate)$",
     r"\.indexer\.weights_proj$",
 )

@@ -8,12 +8,15 @@ from ascend_fused_moe.eplb import initial_placement
 from ascend_fused_moe.vllm.checkpoint_forms import check_forms, checkpoint_forms
 from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.vllm.block_drafts import check_block_target, read_target_layers
 from ascend_ops_core.vllm.checkpoint_quantization import METHOD
-from vllm.config import CompilationMode, ParallelConfig, VllmConfig
+from vllm.config import CompilationMode, ModelConfig, ParallelConfig, VllmConfig
 
 from ascend_models_deepseek.context_parallel import refuse_context_parallel
 from ascend_models_deepseek.deepseek_v4.build import cache_family, redundant_experts
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
+from ascend_models_deepseek.deepseek_v4.dspark_config import DSparkSpec
+from ascend_models_deepseek.deepseek_v4.dspark_weights import dspark_table
 from ascend_models_deepseek.deepseek_v4.output_projection import chosen_projection
 from ascend_models_deepseek.deepseek_v4.quantization import LAYER_RULES
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
@@ -109,6 +112,23 @@ def check_draft(spec: DeepseekV4Spec) -> None:
         )
 
 
+def check_dspark(spec: DSparkSpec, vllm_config: VllmConfig) -> None:
+    """Refuse a draft of another target, or fewer drafts than it was trained for.
+
+    Raises:
+        InvalidInputError: names the value, the limit and the remedy.
+    """
+    check_block_target(spec, vllm_config)
+    drafts = vllm_config.num_speculative_tokens
+    if spec.trained_block is not None and drafts < spec.trained_block:
+        raise InvalidInputError(
+            f"num_speculative_tokens={drafts}",
+            f"the draft was trained for blocks of dspark_block_size={spec.trained_block} and says "
+            "other tokens in shorter ones",
+            f"Draft at least {spec.trained_block} tokens.",
+        )
+
+
 def check_request(vllm_config: VllmConfig) -> None:
     """Everything that can be told in the user's process, before workers start.
 
@@ -120,31 +140,52 @@ def check_request(vllm_config: VllmConfig) -> None:
     spec = DeepseekV4Spec.from_config(model.hf_config)
     check_engine_config(spec, vllm_config)
     refuse_context_parallel(vllm_config)
-    parallel = vllm_config.parallel_config
-    shard = Shard.of(
+    shard = _first_shard(spec, vllm_config.parallel_config)
+    chosen_projection(spec, vllm_config, cache_family())
+    speculative = vllm_config.speculative_config
+    method = None if speculative is None else speculative.method
+    if method == "mtp":
+        check_draft(spec)
+    _check_forms(spec, vllm_config, main_table(spec, shard))
+    if method == "mtp":
+        _check_forms(spec, vllm_config, mtp_table(spec, shard))
+    if method == "dspark":
+        _check_dspark(vllm_config)
+
+
+def _first_shard(spec: DeepseekV4Spec, parallel: ParallelConfig) -> Shard:
+    return Shard.of(
         spec,
         parallel.tensor_parallel_size,
         0,
         (0, spec.vocab_size),
         whole_experts=expert_ranks(parallel) > 1,
     )
-    chosen_projection(spec, vllm_config, cache_family())
+
+
+def _check_dspark(vllm_config: VllmConfig) -> None:
     speculative = vllm_config.speculative_config
-    drafts = speculative is not None and speculative.method == "mtp"
-    if drafts:
-        check_draft(spec)
-    _check_forms(spec, vllm_config, main_table(spec, shard))
-    if drafts:
-        _check_forms(spec, vllm_config, mtp_table(spec, shard))
+    assert speculative is not None
+    stored = speculative.draft_model_config
+    draft = DSparkSpec.from_config(stored.hf_config)
+    check_dspark(draft, vllm_config)
+    read_target_layers(draft, vllm_config)
+    shard = _first_shard(draft.main, vllm_config.parallel_config)
+    _check_forms(draft.main, vllm_config, dspark_table(draft, shard), stored)
 
 
-def _check_forms(spec: DeepseekV4Spec, vllm_config: VllmConfig, table: WeightTable) -> None:
+def _check_forms(
+    spec: DeepseekV4Spec,
+    vllm_config: VllmConfig,
+    table: WeightTable,
+    stored: ModelConfig | None = None,
+) -> None:
     family = cache_family()
-    forms = checkpoint_forms(table, vllm_config, LAYER_RULES)
+    forms = checkpoint_forms(table, vllm_config, LAYER_RULES, stored)
     if forms.schemes and chosen_projection(spec, vllm_config, family).variant.name == "fp8":
         raise InvalidInputError(
             "o_proj='fp8' for a quantized checkpoint",
             "it quantizes weights of 16 bits after loading",
             "Leave o_proj unset: the projection is computed as it is stored.",
         )
-    check_forms(forms, vllm_config, family)
+    check_forms(forms, vllm_config, family, stored)

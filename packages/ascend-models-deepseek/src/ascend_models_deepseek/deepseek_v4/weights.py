@@ -14,19 +14,29 @@ from ascend_ops_core.checkpoint.table import (
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
 
-__all__ = ["main_table", "mtp_table"]
+__all__ = [
+    "NOT_MTP",
+    "hc_head_rules",
+    "layer_rules",
+    "main_table",
+    "mtp_table",
+    "vocabulary_rule",
+]
+
+NOT_MTP = ("layers.", "embed.", "head.", "norm.", "hc_head_")
+"""Prefixes of the main model's tensors, which a draft leaves to it."""
 
 
 def main_table(spec: DeepseekV4Spec, shard: Shard) -> WeightTable:
     """Tensors of the main model, embedding and head included."""
     rules = {
-        "embed.weight": _vocab(spec, shard, "model.embed_tokens.weight"),
-        "head.weight": _vocab(spec, shard, "lm_head.weight"),
+        "embed.weight": vocabulary_rule(spec, shard, "model.embed_tokens.weight"),
+        "head.weight": vocabulary_rule(spec, shard, "lm_head.weight"),
         "norm.weight": TensorRule((spec.hidden_size,), "model.norm"),
     }
-    rules.update(_hc_head(spec, "", "model.hc_head"))
+    rules.update(hc_head_rules(spec, "", "model.hc_head"))
     for layer in range(spec.num_hidden_layers):
-        rules.update(_layer(spec, shard, layer, f"layers.{layer}", f"model.layers.{layer}"))
+        rules.update(layer_rules(spec, shard, layer, f"layers.{layer}", f"model.layers.{layer}"))
     return WeightTable(rules, ("mtp.",))
 
 
@@ -37,22 +47,26 @@ def mtp_table(spec: DeepseekV4Spec, shard: Shard) -> WeightTable:
     for i in range(spec.num_mtp_layers):
         layer = spec.num_hidden_layers + i
         name, param = f"mtp.{i}", f"model.layers.{layer}"
-        rules.update(_layer(spec, shard, layer, name, f"{param}.block"))
-        rules.update(_hc_head(spec, f"{name}.", f"{param}.hc_head"))
+        rules.update(layer_rules(spec, shard, layer, name, f"{param}.block"))
+        rules.update(hc_head_rules(spec, f"{name}.", f"{param}.hc_head"))
         for norm in ("enorm", "hnorm", "norm"):
             rules[f"{name}.{norm}.weight"] = TensorRule((hidden,), f"{param}.{norm}")
         for proj in ("e_proj", "h_proj"):
             rules[f"{name}.{proj}.weight"] = TensorRule((hidden, hidden), f"{param}.{proj}")
         if i == 0:
-            rules[f"{name}.emb.tok_emb.weight"] = _vocab(
+            rules[f"{name}.emb.tok_emb.weight"] = vocabulary_rule(
                 spec, shard, "model.embed_tokens.weight", optional=True
             )
-            rules[f"{name}.head.weight"] = _vocab(spec, shard, "lm_head.weight", optional=True)
-    others = ("layers.", "embed.", "head.", "norm.", "hc_head_")
-    return WeightTable(rules, others)
+            rules[f"{name}.head.weight"] = vocabulary_rule(
+                spec, shard, "lm_head.weight", optional=True
+            )
+    return WeightTable(rules, NOT_MTP)
 
 
-def _vocab(spec: DeepseekV4Spec, shard: Shard, param: str, optional: bool = False) -> TensorRule:
+def vocabulary_rule(
+    spec: DeepseekV4Spec, shard: Shard, param: str, optional: bool = False
+) -> TensorRule:
+    """Where this rank's rows of an embedding or a head go."""
     start, stop = shard.vocabulary
     return TensorRule(
         (spec.vocab_size, spec.hidden_size),
@@ -63,16 +77,18 @@ def _vocab(spec: DeepseekV4Spec, shard: Shard, param: str, optional: bool = Fals
     )
 
 
-def _hc_head(spec: DeepseekV4Spec, name: str, param: str) -> Iterator[tuple[str, TensorRule]]:
+def hc_head_rules(spec: DeepseekV4Spec, name: str, param: str) -> Iterator[tuple[str, TensorRule]]:
+    """Of the final collapse of the streams; ``name`` is in front of the tensors' names."""
     n = spec.hc_mult
     yield f"{name}hc_head_fn", TensorRule((n, n * spec.hidden_size), f"{param}.fn")
     yield f"{name}hc_head_scale", TensorRule((1,), f"{param}.scale")
     yield f"{name}hc_head_base", TensorRule((n,), f"{param}.base")
 
 
-def _layer(
+def layer_rules(
     spec: DeepseekV4Spec, shard: Shard, layer: int, name: str, param: str
 ) -> Iterator[tuple[str, TensorRule]]:
+    """Of a decoder layer."""
     n, hidden = spec.hc_mult, spec.hidden_size
     mixes = (2 + n) * n
     for part in ("attn", "ffn"):

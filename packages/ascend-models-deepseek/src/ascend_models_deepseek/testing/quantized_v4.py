@@ -21,7 +21,10 @@ from ascend_fused_moe.testing.quantizers import (
 
 __all__ = ["LAYOUTS", "quantise_checkpoint"]
 
-_KEPT = r"^(mtp\.\d+\.)?(embed|head|emb\.tok_emb)\.|\.gate\.|compressor\.|weights_proj|norm\."
+_KEPT = (
+    r"^(mtp\.\d+\.)?(embed|head|emb\.tok_emb)\.|\.gate\.|compressor\.|weights_proj|norm\."
+    r"|\.(markov|confidence)_head\."
+)
 _EXPERTS = r"\.ffn\.experts\.\d+\."
 _IGNORED = ["re:.*ffn.gate$", "head", "embed", "re:.*compressor.*", "re:.*weights_proj$"]
 

@@ -37,6 +37,7 @@ def register() -> None:
     for name, served in (
         ("DeepseekV4ForCausalLM", "AscendDeepseekV4ForCausalLM"),
         ("DeepSeekV4MTPModel", "DeepSeekV4MTP"),
+        ("DSparkDraftModel", "DSparkDeepseekV4ForCausalLM"),
         ("DeepseekV3ForCausalLM", "AscendDeepseekV3ForCausalLM"),
         ("DeepSeekMTPModel", "AscendDeepSeekMTP"),
         ("DeepseekV32ForCausalLM", "DeepseekV32ForCausalLM"),

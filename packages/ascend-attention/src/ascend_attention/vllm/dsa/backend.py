@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from ascend_ops_core.errors import InvalidInputError
 from vllm.config import VllmConfig
 from vllm.v1.attention.backend import (
     AttentionCGSupport,
@@ -14,7 +15,7 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.kv_cache_interface import KVCacheSpec
 
-from ascend_attention.step import StepLayout, UniformLayout
+from ascend_attention.step import BlockLayout, StepLayout, UniformLayout
 from ascend_attention.vllm.compat import PagedRowsBackend
 from ascend_attention.vllm.dsa.metadata import DeferredDSAMetadata, DeferredMetadata
 
@@ -124,6 +125,8 @@ class AscendDSAMetadataBuilder(AttentionMetadataBuilder[Any]):
 
     def _layout(self, common: CommonAttentionMetadata) -> StepLayout:
         requests, seq_lens = common.num_reqs, common.seq_lens
+        if not common.causal:
+            return self._blocks(common)
         if not seq_lens.is_cpu:
             # What the host knows is not fetched from the device. Between two draft tokens it does
             # not know how many drafts were accepted; a sliding window can do without.
@@ -137,6 +140,16 @@ class AscendDSAMetadataBuilder(AttentionMetadataBuilder[Any]):
         device = common.seq_lens.device
         return _step_layout(_Batch(common.query_start_loc_cpu, seq_lens, requests, device))
 
+    def _blocks(self, common: CommonAttentionMetadata) -> BlockLayout:
+        if self.kind.compress_ratio:
+            raise InvalidInputError(
+                f"a layer of ratio {self.kind.compress_ratio} whose tokens see those behind them",
+                "compressed entries hold what is in front of a token",
+                "Give a block draft layers with a sliding window alone.",
+            )
+        lens = common.seq_lens[: common.num_reqs]
+        return BlockLayout(lens, common.max_query_len, self.max_context, common.slot_mapping)
+
 
 class AscendDSABackend(PagedRowsBackend):
     """Backend of every DeepSeek-V4 cache."""
@@ -144,6 +157,11 @@ class AscendDSABackend(PagedRowsBackend):
     @staticmethod
     def get_name() -> str:
         return "ASCEND_DSA"
+
+    @classmethod
+    def supports_non_causal(cls) -> bool:
+        """In layers with a sliding window alone."""
+        return True
 
     @staticmethod
     def get_builder_cls() -> type[AscendDSAMetadataBuilder]:

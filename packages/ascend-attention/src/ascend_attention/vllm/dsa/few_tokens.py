@@ -12,6 +12,7 @@ from ascend_ops_core.cpu_kernels import CpuKernels
 from ascend_ops_core.parameter_watch import ParameterWatch
 
 from ascend_attention.caches import CacheRole, overlap_of
+from ascend_attention.step import BlockLayout
 from ascend_attention.vllm.dsa.metadata import DeferredDSAMetadata
 from ascend_attention.vllm.dsa.parts import DSAParts
 
@@ -183,7 +184,7 @@ class FewTokensOnCPU:
             for role in self.parts.compressors
         ]
         tables += [tuple(kernels.NO_TABLES)] * (2 - len(tables))
-        return kernels.step_rows(
+        rows = kernels.step_rows(
             *tokens,
             _slots(kernels, window),
             _table(kernels, window),
@@ -192,6 +193,10 @@ class FewTokensOnCPU:
             *tables,
             self.parts.indexer is not None,
         )
+        if not isinstance(layout, BlockLayout):
+            return rows
+        made = kernels.StepArrays(*rows)._replace(seen=_seen_in_blocks(kernels, window))
+        return tuple(made)
 
     def _tables(
         self, kernels: ModuleType, states: DeferredDSAMetadata, entries: DeferredDSAMetadata
@@ -227,6 +232,15 @@ def _table(kernels: ModuleType, step: DeferredDSAMetadata) -> Any:
 def _slots(kernels: ModuleType, step: DeferredDSAMetadata) -> Any:
     tokens = step.layout.num_tokens
     return _once(step, "slots", lambda: kernels.as_numpy(step.slot_mapping[:tokens].long()))
+
+
+def _seen_in_blocks(kernels: ModuleType, window: DeferredDSAMetadata) -> tuple[Any, Any]:
+    """Rows that tokens of blocks read, which the kernels take to end at a token's own."""
+    meta = window.get()
+    assert meta.read is not None
+    assert meta.read_valid is not None
+    block = torch.where(meta.read_valid, meta.read.block.long(), -1)
+    return kernels.as_numpy(block), kernels.as_numpy(meta.read.offset.long().contiguous())
 
 
 def _once(step: DeferredDSAMetadata, key: Any, make: Callable[[], _T]) -> _T:

@@ -20,6 +20,7 @@ from ascend_attention.vllm.dsa.cache_layers import (
     PagedCacheLayer,
 )
 from ascend_attention.vllm.dsa.impl import AscendDSAImpl, DSAInputs
+from ascend_attention.vllm.dsa.metadata import rows_of_slots
 from ascend_attention.vllm.dsa.parts import DSAParts
 
 _LAYER_OF_ROLE: dict[CacheRole, type[PagedCacheLayer]] = {
@@ -103,6 +104,20 @@ class DSAAttention(nn.Module):
     def forward(self, inputs: DSAInputs) -> torch.Tensor:
         """Attention output ``[T, num_heads, D]``; zeros in a dummy run."""
         return self.impl.forward(inputs)
+
+    @property
+    def window(self) -> PagedCacheLayer:
+        """The cache of the sliding window."""
+        return self.impl.parts.caches[CacheRole.SLIDING_WINDOW]
+
+    def insert_rows(self, rows: torch.Tensor, slots: torch.Tensor) -> None:
+        """Write key-value rows of tokens that ask nothing, in front of those that do.
+
+        Args:
+            rows: ``[T, D]`` normed and rotated.
+            slots: ``[T]`` integer in the sliding window; negative for rows that are not written.
+        """
+        self.window.write(rows, rows_of_slots(slots.long(), self.window.kind.block_tokens))
 
     def working_bytes(self, facts: DeviceFacts, step: StepSize) -> int:
         """Bytes that this layer's attention works on in a step, besides its input and output."""

@@ -27,8 +27,9 @@ class AscendDSAMetadata(AttentionMetadata):
         write: where the rows go: a row per token, or per closed entry in a compressed cache. The
             block of a row that is not written is negative. None if no entry is closed.
         closed: entries that this step completes (compressed caches and states).
-        read: rows that attention or the compressor reads: ``[T, window]`` of a sliding window,
-            ``[N, overlap * ratio]`` of a state cache. None if no entry is closed.
+        read: rows that attention or the compressor reads: ``[T, window]`` of a sliding window (and
+            the block's, where tokens see those behind them), ``[N, overlap * ratio]`` of a state
+            cache. None if no entry is closed.
         read_valid: mask of ``read``, or None when all of it is valid.
         visible: ``[T, E]`` index and mask of a c128 cache, whose entries are all attended to.
     """
@@ -158,7 +159,7 @@ def _entry_cache(meta: AscendDSAMetadata, kind: CacheKind) -> None:
 
 def _token_cache(meta: AscendDSAMetadata, kind: CacheKind, slot_mapping: torch.Tensor) -> None:
     layout = meta.layout
-    meta.write = _rows_of_slots(slot_mapping[: layout.num_tokens].long(), kind.block_tokens)
+    meta.write = rows_of_slots(slot_mapping[: layout.num_tokens].long(), kind.block_tokens)
     if kind.role is CacheRole.SLIDING_WINDOW:
         assert kind.window is not None
         position = layout.window_positions(kind.window)
@@ -176,8 +177,8 @@ def _token_cache(meta: AscendDSAMetadata, kind: CacheKind, slot_mapping: torch.T
     meta.read = _rows_of(meta, kind, closed.request, position)
 
 
-def _rows_of_slots(slots: torch.Tensor, block_tokens: int) -> RowIndex:
-    """Rounding down gives padding slots, which are negative, a negative block."""
+def rows_of_slots(slots: torch.Tensor, block_tokens: int) -> RowIndex:
+    """Where rows of slots ``[N]`` lie in blocks of so many; a negative slot's block is negative."""
     if slots.is_cpu:
         block, offset = np.divmod(slots.numpy(), block_tokens)
         return RowIndex(torch.from_numpy(block), torch.from_numpy(offset))
