@@ -203,5 +203,8 @@ def _vllm(w13: nn.Parameter, w2: nn.Parameter) -> Run:
 
 def _ours(w13: nn.Parameter, w2: nn.Parameter) -> Run:
     from ascend_fused_moe.ops.experts import fused_experts
+    from ascend_ops_core.huge_pages import move_to_huge_pages
 
+    # As our layer does when it has loaded its weights, which transformers' peers share here.
+    move_to_huge_pages([w13, w2])
     return lambda x, weights, ids: fused_experts(x, w13, w2, weights, ids)

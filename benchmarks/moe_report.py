@@ -50,9 +50,10 @@ def render() -> None:
         "experts in every round, and other data in the CPU's caches before every call; median of "
         "the rounds, in milliseconds. The peers are transformers' `Qwen3MoeExperts` (eager and "
         "`grouped_mm`) and vLLM's `CPUFusedMOE`, whose packing of the weights when a layer is "
-        "made is not counted. Outputs are compared before a cell is measured. Ratios are what "
-        "counts; absolute numbers move with the machine. `--isa avx2` holds all peers of a wider "
-        "CPU to AVX2.",
+        "made is not counted, nor is the move of the weights to huge pages, which our layers make "
+        "when they have loaded and of which transformers' experts have the good here. Outputs are "
+        "compared before a cell is measured. Ratios are what counts; absolute numbers move with "
+        "the machine. `--isa avx2` holds all peers of a wider CPU to AVX2.",
         "",
         f"![Ahead of the fastest peer](img/{PLOT.name})",
         "",

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from ascend_fused_moe.ops.experts import cpu, fused_experts, reference
+from ascend_fused_moe.ops.experts.cpu_pairs import group
 from ascend_fused_moe.ops.routing import topk_routing
 from ascend_ops_core import InvalidInputError
 from ascend_ops_core.testing import assert_close
@@ -84,7 +85,7 @@ def test_equals_brute_force(tokens: int, k: int, dtype: torch.dtype) -> None:
 @pytest.fixture
 def own_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's bfloat16 products, which some CPUs have, know nothing of the kernel's sizes."""
-    monkeypatch.setattr(cpu, "native_bf16", lambda: False)
+    monkeypatch.setattr(cpu, "_torch_is_faster", lambda: False)
 
 
 @pytest.mark.parametrize("native", [False, True])
@@ -93,8 +94,8 @@ def own_products(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_pairs_per_expert(
     tokens: int, dtype: torch.dtype, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both sides of the crossover to torch's products, which a CPU with bfloat16 has."""
-    monkeypatch.setattr(cpu, "native_bf16", lambda: native)
+    """Both sides of the crossover to torch's products, which some CPUs multiply faster by."""
+    monkeypatch.setattr(cpu, "_torch_is_faster", lambda: native)
     given = case(tokens, 3, dtype=dtype)
     given.ids[5] = given.ids[5, 0]
     shared = (torch.randn(26, 19) / 19**0.5).to(dtype), (torch.randn(19, 13) / 13**0.5).to(dtype)
@@ -110,10 +111,22 @@ def test_many_pairs_per_expert(
     both = fused_experts(*given, swiglu_limit=0.7, shared=shared)
     assert_close(both, expected + brute_force(alone, 0.7), scale=2)
     called = []
-    monkeypatch.setattr(cpu, "_with_torch", lambda *args: called.append(args))
+    monkeypatch.setattr(cpu, "with_torch", lambda *args: called.append(args))
     fused_experts(*given)
     many = 3 * tokens >= cpu._NATIVE_PAIRS_PER_EXPERT * 5
     assert bool(called) == (native and many and dtype == torch.bfloat16)
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("tiles", [False, True])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_torch_has_what_the_kernel_does_not(
+    native: bool, tiles: bool, pairs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "native_bf16", lambda: native)
+    monkeypatch.setattr(cpu, "multiplies_bf16", lambda: pairs)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
+    assert cpu._torch_is_faster.__wrapped__() == (native and (tiles or not pairs))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -161,7 +174,7 @@ def test_more_tokens_of_an_expert_than_stay_in_a_cache(dtype: torch.dtype) -> No
 @pytest.mark.parametrize("at_most", [1, 4, 7, 100])
 def test_blocks_of_pairs(at_most: int) -> None:
     ids = np.array([3, 0, 3, 3, 5, 3, 0, 3, 3, 3, 3], dtype=np.int64)
-    order, experts, starts = cpu._group(ids, 6, at_most)
+    order, experts, starts = group(ids, 6, at_most)
     assert order.tolist() == sorted(range(11), key=lambda i: ids[i])
     sizes = np.diff(starts)
     assert (starts[0], starts[-1]) == (0, 11)
@@ -214,7 +227,7 @@ def test_swiglu_limit(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_an_idle_rank_sends_no_tokens(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kernel in ("experts_few", "_group", "_up"):
+    for kernel in ("experts_few", "group", "_up"):
         monkeypatch.setattr(cpu, kernel, None)
     monkeypatch.setattr(reference, "fused_experts", None)
     hidden = torch.zeros(0, 19).to(dtype)
@@ -311,7 +324,7 @@ def test_a_shared_expert_of_another_shape_is_named() -> None:
 def test_an_id_outside_the_experts_is_named(
     expert: int, tokens: int, native: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu, "native_bf16", lambda: native)
+    monkeypatch.setattr(cpu, "_torch_is_faster", lambda: native)
     given = case(tokens, dtype=dtype)
     given.ids[1, 1] = expert
     with pytest.raises(InvalidInputError, match=rf"expert id {expert}.*5 experts.*padding"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from ascend_fused_moe.eplb import AloneExchange, ExpertPlacement, initial_placement
 from ascend_fused_moe.group_list import GroupList, GroupListKind
+from ascend_fused_moe.layers import routed_experts
 from ascend_fused_moe.layers.experts_methods import (
     AscendQuantizedFusedMoEMethod,
     AscendUnquantizedFusedMoEMethod,
@@ -60,6 +61,18 @@ def loaded(
             assert held == (layer.ascend_expert_map[expert] >= 0)
     layer.process_weights_after_loading()
     return layer
+
+
+@pytest.mark.parametrize("mode", ["none", "w8a8"])
+def test_loaded_weights_are_moved_to_huge_pages(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[int] = []
+    monkeypatch.setattr(
+        routed_experts,
+        "move_to_huge_pages",
+        lambda tensors: moved.extend(one.data_ptr() for one in tensors),
+    )
+    layer = loaded(layer_of(mode), checkpoint(mode))
+    assert moved == [one.data_ptr() for one in layer.parameters()]
 
 
 def run(layer: AscendRoutedExperts, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -1,13 +1,15 @@
 """A matrix product in tiles of explicit vectors: up to 24 pairs of tokens and weight rows.
 
 LLVM's own vectoriser keeps neither 24 sums in registers nor reads ahead, so these emit the
-instructions: sums stay in registers along the whole row and are stored as vectors, and the lines
-of the weight rows that come next are fetched while the current ones are used, since a CPU's own
-prefetching ends at a page.
+instructions: sums stay in registers along the whole row and are stored as vectors, and what comes
+next from memory is fetched meanwhile, line after line as it lies there, since that is the order in
+which memory and a CPU's own prefetching are fastest. Where the CPU multiplies pairs of bfloat16,
+tokens stay bfloat16 as well; the products are summed in float32 all the same.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,55 +17,77 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic, overload
 
 from ascend_ops_core.cpu_apart import apart
 from ascend_ops_core.cpu_numeric import FASTMATH
+from ascend_ops_core.cpu_vectors import (
+    add_pairs,
+    fetch,
+    lane_sums,
+    load_bits,
+    load_floats,
+    row_places,
+    spread,
+    store_sums,
+)
 
 TILE_TOKENS = 6
 TILE_ROWS = 4
 
-# Up to three tokens leave registers for more rows, each of which is a stream from memory.
+# Up to three tokens leave registers for more rows.
 _WIDE_TOKENS, _WIDE_ROWS = 3, 8
 
+_LINE_BYTES = 64
 # Floats of one cache line; vectors that cross one are loaded at half the rate.
-_LINE = 16
-# Columns in whose time a later tile fetches one line. More at once would wait for each other, and
-# the tile for them.
-_COLUMNS_PER_LINE = 32
+_LINE = _LINE_BYTES // 4
 
-# Where LLVM's prefetch puts a line.
-_ALL_CACHES, _SECOND_LEVEL = 3, 2
-
-_F32, _I32, _I16, _I8 = ir.FloatType(), ir.IntType(32), ir.IntType(16), ir.IntType(8)
+_F32, _I16 = ir.FloatType(), ir.IntType(16)
 
 
-def _make(tokens: int, ahead: bool, rows: int = TILE_ROWS) -> Callable[..., None]:
+@functools.cache
+def multiplies_bf16() -> bool:
+    """Whether kernels are compiled for a CPU that multiplies pairs of bfloat16.
+
+    What the kernels are compiled for, which users may lower, not what the CPU has.
+    """
+    features: str = cpu_target.target_context.codegen().magic_tuple()[2]
+    return "+avx512bf16" in features.split(",")
+
+
+def _make(tokens: int, alone: bool, rows: int = TILE_ROWS) -> Callable[..., None]:
     """A tile ``out[r + i, c + j] = x[places[t + i], :K] . w[n + j]``.
+
+    Meanwhile ``share`` elements of the weight are fetched from element ``soon`` on.
 
     Args:
         tokens: rows of ``x`` it takes.
-        ahead: whether weights come from memory. If so ``soon`` is the first of the weight rows of
-            the next tile, which are all fetched; else an element of the weight from which on lines
-            are fetched in passing, for a later call.
+        alone: whether no other tile uses these weight rows. If so ``share`` is as many rows as the
+            tile takes; else at most half of them, as others fetch the rest.
         rows: of the weight that it takes.
     """
 
     @intrinsic
     def tile(
-        typingctx: Any, x: Any, places: Any, t: Any, w: Any, n: Any, soon: Any,
+        typingctx: Any, x: Any, places: Any, t: Any, w: Any, n: Any, soon: Any, share: Any,
         out: Any, r: Any, c: Any,
     ) -> Any:  # fmt: skip
+        if x.dtype == types.uint16 and not (w.dtype == types.uint16 and multiplies_bf16()):
+            return None
+
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             # What the kernel is compiled for, which users may lower, not what the CPU has.
             wide = "+avx512f" in context.codegen().magic_tuple()[2]
             lanes = 16 if wide else 8
             at_once = rows if wide else min(rows, 8 if tokens == 1 else 4 if tokens <= 3 else 2)
+            passes = rows // at_once
 
             def array(i: int) -> Any:
                 return context.make_array(signature.args[i])(context, builder, args[i])
 
-            x_array, w_array, target = array(0), array(3), array(6)
+            x_array, w_array, target = array(0), array(3), array(7)
+            soon, share = args[5:7]
             width = cgutils.unpack_tuple(builder, w_array.shape)[1]
             x_width = cgutils.unpack_tuple(builder, x_array.shape)[1]
             out_width = cgutils.unpack_tuple(builder, target.shape)[1]
@@ -73,166 +97,98 @@ def _make(tokens: int, ahead: bool, rows: int = TILE_ROWS) -> Callable[..., None
                 for i in range(tokens)
             ]
             x_rows = [builder.gep(x_array.data, [builder.mul(i, x_width)]) for i in at]
-            w_rows = _rows(builder, w_array.data, args[4], width, rows)
-            if ahead:
-                fetched = _rows(builder, w_array.data, args[5], width, rows)
-            else:
-                fetched = [builder.gep(w_array.data, [args[5]])]
-            out_rows = _rows(builder, target.data, args[7], out_width, tokens)
-            for start in range(0, rows, at_once):
+            w_rows = row_places(builder, w_array.data, args[4], width, rows)
+            out_rows = row_places(builder, target.data, args[8], out_width, tokens)
+            fetches = at_once if alone else 2
+            part = builder.udiv(share, ir.Constant(width.type, passes))
+            for number in range(passes):
+                start = number * at_once
                 chosen = w_rows[start : start + at_once]
-                part = fetched[start : start + at_once]
-                totals = _totals(builder, x_rows, chosen, part, width, lanes, ahead)
-                column = builder.add(args[8], ir.Constant(width.type, start))
-                _store(builder, totals, out_rows, column, at_once)
+                shift = builder.mul(part, ir.Constant(width.type, number))
+                fetched = builder.gep(w_array.data, [builder.add(soon, shift)])
+                ahead = fetched, part, fetches
+                totals = _totals(builder, x_rows, chosen, ahead, width, lanes)
+                column = builder.add(args[9], ir.Constant(width.type, start))
+                store_sums(builder, totals, out_rows, column, at_once)
             return context.get_dummy_value()
 
         index = types.intp
-        given = x, places, index, w, index, index, out, index, index
+        given = x, places, index, w, index, index, index, out, index, index
         return types.void(*given), codegen
 
     made: Callable[..., None] = tile
     return made
 
 
-def _rows(builder: Any, data: Any, first: Any, width: Any, count: int) -> list[Any]:
-    indices = [builder.add(first, ir.Constant(first.type, i)) for i in range(count)]
-    return [builder.gep(data, [builder.mul(index, width)]) for index in indices]
-
-
 def _totals(
     builder: Any,
     x_rows: list[Any],
     w_rows: list[Any],
-    fetched: list[Any],
+    ahead: tuple[Any, Any, int],
     width: Any,
     lanes: int,
-    ahead: bool,
 ) -> list[Any]:
     """Vectors whose lanes are the dot products of all pairs, token by token.
 
-    Meanwhile the rows ``fetched`` are fetched, or a line in a while from a place on.
+    Meanwhile elements of the weight are fetched: ``ahead`` is from where on, how many, and with how
+    many instructions in the time of a line of a weight row.
     """
+    fetched, share, fetches = ahead
     vector = ir.VectorType(_F32, lanes)
     sums = [cgutils.alloca_once(builder, vector) for _ in range(len(x_rows) * len(w_rows))]
     for place in sums:
         builder.store(ir.Constant(vector, None), place)
+    pairs = x_rows[0].type.pointee == _I16
+    columns = 2 * lanes if pairs else lanes
 
     def size(number: int) -> Any:
         return ir.Constant(width.type, number)
 
     def add(at: Any, mask: Any) -> None:
-        values = [_load(builder, row, at, lanes, mask) for row in w_rows]
+        load = load_bits if pairs else load_floats
+        values = [load(builder, row, at, columns, mask) for row in w_rows]
         for i, row in enumerate(x_rows):
-            token = _load(builder, row, at, lanes, mask)
+            token = load(builder, row, at, columns, mask)
             for j, value in enumerate(values):
                 place = sums[i * len(w_rows) + j]
-                one = builder.fmul(token, value, flags=("contract",))
-                builder.store(builder.fadd(builder.load(place), one, flags=("contract",)), place)
+                held = builder.load(place)
+                if pairs:
+                    total = add_pairs(builder, held, token, value)
+                else:
+                    one = builder.fmul(token, value, flags=("contract",))
+                    total = builder.fadd(held, one, flags=("contract",))
+                builder.store(total, place)
 
-    # A step is a whole line of the weight, which is fetched once.
+    # A step is a whole line of the weight.
     line = _LINE if w_rows[0].type.pointee == _F32 else 2 * _LINE
-    step = line if ahead else _COLUMNS_PER_LINE
-    whole = builder.mul(builder.udiv(width, size(step)), size(step))
-    with cgutils.for_range_slice(builder, size(0), whole, size(step)) as (start, _):
-        for row in fetched:
-            at = start if ahead else builder.udiv(start, size(_COLUMNS_PER_LINE // line))
-            _prefetch(builder, builder.gep(row, [at]), _ALL_CACHES if ahead else _SECOND_LEVEL)
-        for part in range(0, step, lanes):
+    steps = builder.udiv(width, size(line))
+    whole = builder.mul(steps, size(line))
+    some = builder.select(builder.icmp_unsigned("==", steps, size(0)), size(1), steps)
+    distance = builder.udiv(share, builder.mul(some, size(fetches)))
+    with cgutils.for_range(builder, steps) as loop:
+        at = builder.mul(loop.index, builder.mul(distance, size(fetches)))
+        for number in range(fetches):
+            shift = builder.add(at, builder.mul(distance, size(number)))
+            fetch(builder, builder.gep(fetched, [shift]))
+        start = builder.mul(loop.index, size(line))
+        for part in range(0, line, columns):
             add(builder.add(start, size(part)), None)
-    lane_numbers = ir.Constant(ir.VectorType(width.type, lanes), list(range(lanes)))
-    with cgutils.for_range_slice(builder, whole, width, size(lanes)) as (start, _):
-        left = _spread(builder, builder.sub(width, start), lanes)
+    lane_numbers = ir.Constant(ir.VectorType(width.type, columns), list(range(columns)))
+    with cgutils.for_range_slice(builder, whole, width, size(columns)) as (start, _):
+        left = spread(builder, builder.sub(width, start), columns)
         add(start, builder.icmp_signed("<", lane_numbers, left))
-    return _reduce(builder, [builder.load(place) for place in sums], lanes)
+    return lane_sums(builder, [builder.load(place) for place in sums], lanes)
 
 
-def _spread(builder: Any, value: Any, lanes: int) -> Any:
-    kind = ir.VectorType(value.type, lanes)
-    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, _I32(0))
-    zeros = ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes)
-    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
-
-
-def _load(builder: Any, row: Any, at: Any, lanes: int, mask: Any) -> Any:
-    """Some float32, or the bits of bfloat16 as float32; 0 where a mask excludes a lane."""
-    element = row.type.pointee
-    vector = ir.VectorType(element, lanes)
-    place = builder.bitcast(builder.gep(row, [at]), vector.as_pointer())
-    size = 2 if element == _I16 else 4
-    if mask is None:
-        values = builder.load(place, align=size)
-    else:
-        kind = ir.FunctionType(vector, [place.type, _I32, mask.type, vector])
-        name = f"v{lanes}{'i16' if element == _I16 else 'f32'}"
-        function = cgutils.get_or_insert_function(
-            builder.module, kind, f"llvm.masked.load.{name}.p0{name}"
-        )
-        values = builder.call(function, [place, _I32(size), mask, ir.Constant(vector, None)])
-    if element == _F32:
-        return values
-    bits = ir.VectorType(_I32, lanes)
-    shifted = builder.shl(builder.zext(values, bits), ir.Constant(bits, [16] * lanes))
-    return builder.bitcast(shifted, ir.VectorType(_F32, lanes))
-
-
-def _prefetch(builder: Any, address: Any, locality: int) -> None:
-    pointer = builder.bitcast(address, _I8.as_pointer())
-    kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-    # Read, where to, data.
-    builder.call(function, [pointer, _I32(0), _I32(locality), _I32(1)])
-
-
-def _reduce(builder: Any, vectors: list[Any], lanes: int) -> list[Any]:
-    """Sums over the lanes of many vectors, each step halving the vectors for all at once."""
-    results: list[Any] = []
-    for start in range(0, len(vectors), lanes):
-        group = vectors[start : start + lanes]
-        size = 1 << (len(group) - 1).bit_length()
-        group += [ir.Constant(group[0].type, None)] * (size - len(group))
-        distance = 1
-        while distance < lanes:
-            group = [
-                _fold(builder, group[i], group[min(i + 1, len(group) - 1)], distance, lanes)
-                for i in range(0, len(group), 2)
-            ]
-            distance *= 2
-        results.append(group[0])
-    return results
-
-
-def _fold(builder: Any, a: Any, b: Any, distance: int, lanes: int) -> Any:
-    """Lanes without the bit ``distance`` get a sum of ``a``'s pair, the others of ``b``'s."""
-    here = [lane + (lanes if lane & distance else 0) for lane in range(lanes)]
-    there = [lane ^ distance for lane in here]
-    mask = ir.VectorType(_I32, lanes)
-    return builder.fadd(
-        builder.shuffle_vector(a, b, ir.Constant(mask, here)),
-        builder.shuffle_vector(a, b, ir.Constant(mask, there)),
-    )
-
-
-def _store(builder: Any, totals: list[Any], out_rows: list[Any], column: Any, rows: int) -> None:
-    """Store the lanes of the totals, ``rows`` of them for each token."""
-    lanes = totals[0].type.count
-    for i, row in enumerate(out_rows):
-        vector, lane = totals[i * rows // lanes], i * rows % lanes
-        chosen = ir.Constant(ir.VectorType(_I32, rows), list(range(lane, lane + rows)))
-        part = builder.shuffle_vector(vector, vector, chosen)
-        place = builder.bitcast(builder.gep(row, [column]), part.type.as_pointer())
-        builder.store(part, place, align=4)
-
-
-_first_1, _first_2, _first_3 = (
-    _make(tokens, ahead=True, rows=_WIDE_ROWS) for tokens in range(1, _WIDE_TOKENS + 1)
+_alone_1, _alone_2, _alone_3 = (
+    _make(tokens, alone=True, rows=_WIDE_ROWS) for tokens in range(1, _WIDE_TOKENS + 1)
 )
-_first_4, _first_5, _first_6 = (_make(tokens, ahead=True) for tokens in range(4, TILE_TOKENS + 1))
+_alone_4, _alone_5, _alone_6 = (_make(tokens, alone=True) for tokens in range(4, TILE_TOKENS + 1))
 # Tokens of several tiles are at least seven, so none of their tiles has less than three.
-_later_3, _later_4, _later_5, _later_6 = (
-    _make(tokens, ahead=False) for tokens in range(3, TILE_TOKENS + 1)
+_shared_3, _shared_4, _shared_5, _shared_6 = (
+    _make(tokens, alone=False) for tokens in range(3, TILE_TOKENS + 1)
 )
-_single = _make(1, ahead=True, rows=1)
+_single = _make(1, alone=True, rows=1)
 
 
 @njit(fastmath=FASTMATH, cache=True)
@@ -243,8 +199,32 @@ def aligned_rows(rows, width):  # type: ignore[no-untyped-def]
     """
     stride = (width // _LINE + 2) * _LINE
     raw = np.empty(rows * stride + _LINE, dtype=np.float32)
-    skip = (-raw.ctypes.data % (4 * _LINE)) // 4
+    skip = (-raw.ctypes.data % _LINE_BYTES) // 4
     return raw[skip : skip + rows * stride].reshape((rows, stride))
+
+
+@njit(cache=True)
+def _aligned_halves(rows, width):  # type: ignore[no-untyped-def]
+    line = 2 * _LINE
+    stride = (width // line + 2) * line
+    raw = np.empty(rows * stride + line, dtype=np.uint16)
+    skip = (-raw.ctypes.data % _LINE_BYTES) // 2
+    return raw[skip : skip + rows * stride].reshape((rows, stride))
+
+
+def token_rows(rows: int, width: int, w: Any) -> Any:
+    """:func:`aligned_rows` for tokens that a weight is multiplied with; for kernels only.
+
+    Bits of bfloat16 if the weight is bfloat16 and the CPU multiplies it, else float32.
+    """
+    raise NotImplementedError
+
+
+@overload(token_rows)
+def _token_rows(rows, width, w):  # type: ignore[no-untyped-def]
+    if w.dtype == types.uint16 and multiplies_bf16():
+        return lambda rows, width, w: _aligned_halves(rows, width)
+    return lambda rows, width, w: aligned_rows(rows, width)
 
 
 @njit(fastmath=FASTMATH, cache=True)
@@ -259,7 +239,7 @@ def tile_bound(number, tokens):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=FASTMATH, cache=True)
 def rows_ahead(first):  # type: ignore[no-untyped-def]
-    """What ``tile_product`` takes as ``ahead`` where its weight rows come from memory.
+    """What ``tile_product`` takes as ``ahead`` for weight rows that one tile alone uses.
 
     Args:
         first: first of the weight rows that are read from memory after those of the call.
@@ -268,26 +248,19 @@ def rows_ahead(first):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def lines_ahead(tile, w, first, rows):  # type: ignore[no-untyped-def]
-    """What ``tile_product`` takes as ``ahead`` where its weight rows are in a cache.
+def lines_ahead(tile, tiles, w, first, rows):  # type: ignore[no-untyped-def]
+    """What ``tile_product`` takes as ``ahead`` for weight rows that several tiles use.
 
     Args:
-        tile: number of the tile of tokens, from 1, as tile 0 took the rows from memory. Each
-            fetches its part of the rows that come next.
+        tile: number of the tile, from 0. Each fetches its part of the rows that come next.
+        tiles: how many, at least two.
         w: the weight.
-        first: first of the weight rows that are read from memory after those of the call.
+        first: first of the weight rows that are read from memory after those of the tiles.
         rows: how many.
     """
     width = w.shape[1]
-    begin = first * width + (tile - 1) * (rows // TILE_ROWS) * _fetched(w)
-    last = (first + rows) * width - _fetched(w)
-    return np.int64(-1), min(begin, last), last
-
-
-@njit(cache=True)
-def _fetched(w):  # type: ignore[no-untyped-def]
-    """Elements of the lines that a tile fetches."""
-    return w.shape[1] // _COLUMNS_PER_LINE * (4 * _LINE // w.itemsize)
+    place = first * width + tile * rows * width // tiles
+    return np.int64(-1), np.int64(place), np.int64((TILE_ROWS * width + tiles - 1) // tiles)
 
 
 @njit(fastmath=FASTMATH, cache=True)
@@ -298,7 +271,8 @@ def tile_product(x, places, t, count, w, first, last, ahead, out, column):  # ty
     ``[first, last)``.
 
     Args:
-        x: ``[T, >= K]`` float32, contiguous; aligned rows are the fastest.
+        x: ``[T, >= K]`` float32, or bits of bfloat16 where :func:`multiplies_bf16` and the weight
+            is bfloat16, contiguous; aligned rows are the fastest, see :func:`token_rows`.
         places: ``[P]`` int64, rows of ``x``.
         t: first place.
         count: tokens, see :func:`tile_bound`.
@@ -310,40 +284,42 @@ def tile_product(x, places, t, count, w, first, last, ahead, out, column):  # ty
         out: ``[>= count, >= column + last - first]`` float32, contiguous.
         column: where the result of row ``first`` goes.
     """
-    following, line, last_line = ahead
+    following, line, share = ahead
+    width = w.shape[1]
     n = first
     c = column
     rows = _WIDE_ROWS if following >= 0 and count <= _WIDE_TOKENS else TILE_ROWS
     while n + rows <= last:
         if following >= 0:
-            after = n + rows if n + 2 * rows <= last else following
+            soon = (n + rows if n + 2 * rows <= last else following) * width
+            size = rows * width
             if count == 1:
-                _first_1(x, places, t, w, n, after, out, 0, c)
+                _alone_1(x, places, t, w, n, soon, size, out, 0, c)
             elif count == 2:
-                _first_2(x, places, t, w, n, after, out, 0, c)
+                _alone_2(x, places, t, w, n, soon, size, out, 0, c)
             elif count == 3:
-                _first_3(x, places, t, w, n, after, out, 0, c)
+                _alone_3(x, places, t, w, n, soon, size, out, 0, c)
             elif count == 4:
-                _first_4(x, places, t, w, n, after, out, 0, c)
+                _alone_4(x, places, t, w, n, soon, size, out, 0, c)
             elif count == 5:
-                _first_5(x, places, t, w, n, after, out, 0, c)
+                _alone_5(x, places, t, w, n, soon, size, out, 0, c)
             else:
-                _first_6(x, places, t, w, n, after, out, 0, c)
+                _alone_6(x, places, t, w, n, soon, size, out, 0, c)
         else:
             if count == 3:
-                _later_3(x, places, t, w, n, line, out, 0, c)
+                _shared_3(x, places, t, w, n, line, share, out, 0, c)
             elif count == 4:
-                _later_4(x, places, t, w, n, line, out, 0, c)
+                _shared_4(x, places, t, w, n, line, share, out, 0, c)
             elif count == 5:
-                _later_5(x, places, t, w, n, line, out, 0, c)
+                _shared_5(x, places, t, w, n, line, share, out, 0, c)
             else:
-                _later_6(x, places, t, w, n, line, out, 0, c)
-            line = min(line + _fetched(w), last_line)
+                _shared_6(x, places, t, w, n, line, share, out, 0, c)
+            line += share
         n += rows
         c += rows
     while n < last:
         for i in range(count):
-            _single(x, places, t + i, w, n, n, out, i, c)
+            _single(x, places, t + i, w, n, n * width, width, out, i, c)
         n += 1
         c += 1
 
@@ -360,11 +336,13 @@ def tiled_product(x, t0, t1, w, first, last, out, column):  # type: ignore[no-un
     """
     places = np.arange(t0, t1)
     tokens = t1 - t0
+    tiles = (tokens + TILE_TOKENS - 1) // TILE_TOKENS
     tile = 0
     t = 0
     while t < tokens:
         after = tile_bound(tile + 1, tokens)
-        ahead = rows_ahead(first) if t == 0 else lines_ahead(tile, w, first, last - first)
+        later = lines_ahead(tile, tiles, w, first, last - first)
+        ahead = rows_ahead(first) if tile == 0 else later
         _tile_product(x, places, t, after - t, w, first, last, ahead, out[t:after], column)
         t = after
         tile += 1

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from ascend_ops_core.devices import current_facts
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.huge_pages import move_to_huge_pages
 from torch import nn
 
 from ascend_fused_moe.eplb.exchange import Exchange
@@ -180,6 +181,8 @@ class AscendRoutedExperts(nn.Module):
     def process_weights_after_loading(self) -> None:
         """Check that everything was loaded; call it once, before the first step.
 
+        On a CPU the weights lie in huge pages afterwards, where the system gives them.
+
         Raises:
             InvalidInputError: a tensor of some expert was not loaded; all of them are named.
         """
@@ -195,6 +198,7 @@ class AscendRoutedExperts(nn.Module):
         self.method.weights(self).sizes(self.method.quant)
         if self.w13.device.type == "npu":
             self._fit_to_npu()
+        move_to_huge_pages(self.parameters())
 
     w13: nn.Parameter
     w2: nn.Parameter

@@ -1,31 +1,36 @@
 """Routed experts for a CPU.
 
 Decode is bound by reading the weights of the experts that were hit: each is read once, whatever
-the number of tokens that chose it, and all experts, the shared one included, share two parallel
-regions. The same kernel serves many tokens, whose first tile reads a strip of weight rows and whose
-later tiles find it in the second-level cache; only where torch multiplies bfloat16 in hardware is a
-product of torch per expert faster.
+the number of tokens that chose it, and all experts, the shared one included, share one parallel
+region. The same kernel serves many tokens, whose tiles read a strip of weight rows one after the
+other while it lies in the second-level cache; only where torch multiplies bfloat16 by instructions
+that the kernel does not have is a product of torch per expert faster.
 """
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 from ascend_ops_core.cpu_apart import apart
-from ascend_ops_core.cpu_numeric import FASTMATH, array_at, as_numpy, exp_f32, narrow, widen
-from ascend_ops_core.cpu_products import widen_rows
-from ascend_ops_core.cpu_tasks import no_task_taken, take_task
+from ascend_ops_core.cpu_numeric import FASTMATH, array_at, exp_f32, narrow, widen
+from ascend_ops_core.cpu_tasks import no_task_taken, take_task, task_done, wait_for_tasks
 from ascend_ops_core.cpu_tiles import (
     TILE_TOKENS,
     aligned_rows,
     lines_ahead,
+    multiplies_bf16,
     rows_ahead,
     tile_bound,
     tile_product,
+    token_rows,
 )
 from ascend_ops_core.ops.linear.cpu import native_bf16
 from numba import njit, prange
-from torch.nn import functional as F
+
+from ascend_fused_moe.ops.experts.cpu_by_torch import with_torch
+from ascend_fused_moe.ops.experts.cpu_pairs import everyone, group, owners
 
 # Mean (token, expert) pairs per expert from which torch's bfloat16 products are faster.
 _NATIVE_PAIRS_PER_EXPERT = 24
@@ -33,9 +38,12 @@ _NATIVE_PAIRS_PER_EXPERT = 24
 _TOKENS_AT_ONCE = 1024
 # Up to so many tokens one thread copies them.
 _FEW_TOKENS = 32
-# Bytes of tokens, and about those of weights, that stay in the second-level cache during a task.
-_CACHED = 5 << 17
-_ROWS, _LEAST_ROWS, _LEAST_PAIRS = 64, 16, 24
+# Bytes of an expert's tokens that are taken at once.
+_CACHED_TOKENS = 5 << 17
+_LEAST_PAIRS = 24
+# Bytes of a task's weight rows, beside which those of the next one fit into the second-level cache.
+_CACHED_ROWS = 5 << 16
+_ROWS, _LEAST_ROWS = 64, 16
 # More than there are threads; those that find no task left cost next to nothing.
 _WORKERS = 128
 # What tells the kernel the dtype.
@@ -50,6 +58,12 @@ def supports(x: torch.Tensor, *weights: torch.Tensor | None) -> bool:
     return x.dtype in (torch.float32, torch.bfloat16) and all(
         weight is None or (weight.dtype == x.dtype and weight.is_contiguous()) for weight in weights
     )
+
+
+@functools.cache
+def _torch_is_faster() -> bool:
+    """Whether torch's products of many bfloat16 tokens are faster than the kernel's."""
+    return native_bf16() and (torch.cpu._is_amx_tile_supported() or not multiplies_bf16())
 
 
 def fused_experts(
@@ -68,10 +82,10 @@ def fused_experts(
     kind: np.float32 | np.uint16 = _F32
     if x.dtype == torch.bfloat16:
         many = ids.numel() >= _NATIVE_PAIRS_PER_EXPERT * w13.shape[0]
-        if many and native_bf16():
+        if many and _torch_is_faster():
             shared_weights = shared_w13, shared_w2
             given = x, w13, w2, weights, ids, swiglu_limit, *shared_weights, alpha, bias
-            return _with_torch(*given)
+            return with_torch(*given)
         kind = _BF16
     # Addresses, since with cold caches it takes 0.1 ms to make views of so many tensors.
     if not x.is_contiguous():
@@ -98,113 +112,6 @@ def fused_experts(
     return out if fits else None
 
 
-def _with_torch(
-    x: torch.Tensor,
-    w13: torch.Tensor,
-    w2: torch.Tensor,
-    weights: torch.Tensor,
-    ids: torch.Tensor,
-    swiglu_limit: float | None,
-    shared_w13: torch.Tensor | None,
-    shared_w2: torch.Tensor | None,
-    alpha: float,
-    bias: float,
-) -> torch.Tensor | None:
-    """By torch's products, one pair of them per expert that was hit."""
-    low, high = ids.aminmax()
-    if int(low) < 0 or int(high) >= w13.shape[0]:
-        return None
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if shared_w13 is None or shared_w2 is None:
-        added = x.new_empty((0, x.shape[1]))
-    else:
-        added = _swiglu(x @ shared_w13.T, swiglu_limit, alpha, bias) @ shared_w2.T
-    flat = ids.long().flatten().contiguous()
-    order, experts, starts = _group(as_numpy(flat), w13.shape[0], max(1, flat.shape[0]))
-    tokens = torch.from_numpy(order // ids.shape[1])
-    pairs = x.new_empty((flat.shape[0], x.shape[1]))
-    bounds = starts.tolist()
-    for expert, begin, end in zip(experts.tolist(), bounds[:-1], bounds[1:], strict=True):
-        hidden = _swiglu(x[tokens[begin:end]] @ w13[expert].T, swiglu_limit, alpha, bias)
-        torch.mm(hidden, w2[expert].T, out=pairs[begin:end])
-    _combine(
-        as_numpy(pairs),
-        order,
-        as_numpy(weights.float().contiguous()),
-        as_numpy(added),
-        as_numpy(out),
-    )
-    return out
-
-
-def _swiglu(gate_up: torch.Tensor, limit: float | None, alpha: float, bias: float) -> torch.Tensor:
-    # torch's own: its threads and numba's would wait for each other between two products.
-    # In float32, since every rounding to bfloat16 between the products adds up over the experts.
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    if limit:
-        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    if alpha == 1 and bias == 0:
-        activated = F.silu(gate).mul_(up)
-    else:
-        activated = (gate * alpha).sigmoid_().mul_(gate).mul_(up + bias)
-    return activated.to(gate_up.dtype)
-
-
-@njit(fastmath=FASTMATH, parallel=True, cache=True)
-def _combine(pairs, order, weights, added, out):  # type: ignore[no-untyped-def]
-    """``out[t]`` is the weighted sum of the token's pairs, and ``added[t]`` if there is one."""
-    tokens, width = out.shape
-    top_k = weights.shape[1]
-    places = np.empty(order.shape[0], dtype=np.int64)
-    for p in range(order.shape[0]):
-        places[order[p]] = p
-    for t in prange(tokens):
-        sums = np.zeros(width, dtype=np.float32)
-        if added.shape[0] > 0:
-            for d in range(width):
-                sums[d] = widen(added[t, d])
-        for j in range(top_k):
-            row = pairs[places[t * top_k + j]]
-            weight = weights[t, j]
-            for d in range(width):
-                sums[d] += weight * widen(row[d])
-        for d in range(width):
-            out[t, d] = narrow(out, sums[d])
-
-
-@njit(cache=True)
-def _group(ids, num_experts, at_most):  # type: ignore[no-untyped-def]
-    """Sort pairs by expert, in blocks of at most so many of one expert and of about the same size.
-
-    Returns:
-        The order, the expert of each block, and where each block starts.
-    """
-    counts = np.zeros(num_experts + 1, dtype=np.int64)
-    for i in range(ids.shape[0]):
-        counts[ids[i] + 1] += 1
-    hit = 0
-    for e in range(num_experts):
-        hit += (counts[e + 1] + at_most - 1) // at_most
-        counts[e + 1] += counts[e]
-    experts = np.empty(hit, dtype=np.int64)
-    starts = np.empty(hit + 1, dtype=np.int64)
-    j = 0
-    for e in range(num_experts):
-        pairs = counts[e + 1] - counts[e]
-        blocks = (pairs + at_most - 1) // at_most
-        for block in range(blocks):
-            experts[j] = e
-            starts[j] = counts[e] + block * pairs // blocks
-            j += 1
-    starts[hit] = ids.shape[0]
-    order = np.empty(ids.shape[0], dtype=np.int64)
-    for i in range(ids.shape[0]):
-        e = ids[i]
-        order[counts[e]] = i
-        counts[e] += 1
-    return order, experts, starts
-
-
 # With numpy's division, as Python's checks for zero and so keeps loops from being vectorised.
 @njit(fastmath=FASTMATH, error_model="numpy", cache=True)
 def _gated(gate, up, how):  # type: ignore[no-untyped-def]
@@ -220,157 +127,139 @@ def _gated(gate, up, how):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _rows_of_task(size):  # type: ignore[no-untyped-def]
+def _rows_of_task(size, tokens):  # type: ignore[no-untyped-def]
     """How many rows of so many bytes a task takes, in whole cache lines of results."""
-    fit = _CACHED // max(1, size) // _LEAST_ROWS * _LEAST_ROWS
-    return min(_ROWS, max(_LEAST_ROWS, fit))
-
-
-# Not in the kernel itself, where filling an array is a parallel region of its own, before which the
-# other threads have to wake up.
-@njit(cache=True)
-def _owners(order, weights):  # type: ignore[no-untyped-def]
-    """Token and weight of every pair, sorted by expert."""
-    top_k = weights.shape[1]
-    owners = np.empty(order.shape[0], dtype=np.int64)
-    scales = np.empty(order.shape[0], dtype=np.float32)
-    for p in range(order.shape[0]):
-        owners[p] = order[p] // top_k
-        scales[p] = weights[owners[p], order[p] - owners[p] * top_k]
-    return owners, scales
-
-
-@njit(cache=True)
-def _everyone(count):  # type: ignore[no-untyped-def]
-    """Numbers from 0, and weights of 1."""
-    return np.arange(count), np.ones(count, dtype=np.float32)
+    fit = _CACHED_ROWS // max(1, size) // _LEAST_ROWS * _LEAST_ROWS
+    # The last tasks of few tokens should not leave threads without one for long.
+    most = _ROWS // 2 if tokens <= _FEW_TOKENS else _ROWS
+    return min(most, max(_LEAST_ROWS, fit))
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _up(wide, places, begin, end, w, gate, up, width, then, column, how, gate_up, hidden):  # type: ignore[no-untyped-def]
+def _copy_rows(x, first, last, out):  # type: ignore[no-untyped-def]
+    for t in range(first, last):
+        for k in range(x.shape[1]):
+            out[t, k] = narrow(out, widen(x[t, k]))
+
+
+@njit(fastmath=FASTMATH, cache=True)
+def _up(x, places, begin, end, w, gate, up, width, then, column, how, gate_up, hidden):  # type: ignore[no-untyped-def]
     """Fill some columns of the activations of one expert's pairs, from two strips of its rows.
 
     ``then`` is the first gate row of the strips that come next.
     """
     tokens = end - begin
-    t = 0
-    tile = 0
-    while t < tokens:
-        after = tile_bound(tile + 1, tokens)
-        count = after - t
+    tiles = (tokens + TILE_TOKENS - 1) // TILE_TOKENS
+    for tile in range(tiles):
+        t = tile_bound(tile, tokens)
+        count = tile_bound(tile + 1, tokens) - t
         for half in range(2):
             first, later = (up, then + up - gate) if half else (gate, then)
-            # Later tiles find the rows in the second-level cache.
-            ahead = rows_ahead(up) if t == 0 else lines_ahead(tile, w, later, width)
+            if tiles == 1:
+                ahead = rows_ahead(then if half else up)
+            else:
+                ahead = lines_ahead(tile, tiles, w, later, width)
             _tile_product(
-                wide, places, begin + t, count, w, first, first + width, ahead, gate_up,
-                half * width,
-            )  # fmt: skip
+                x, places, begin + t, count, w, first, first + width, ahead, gate_up, half * width
+            )
         for i in range(count):
             both = gate_up[i]
             target = hidden[begin + t + i]
             for d in range(width):
-                target[column + d] = _gated(both[d], both[width + d], how)
-        t = after
-        tile += 1
+                target[column + d] = narrow(hidden, _gated(both[d], both[width + d], how))
 
 
 @njit(fastmath=FASTMATH, cache=True)
-def _down(hidden, every, begin, end, w, row, width, then, owners, scales, part, sums):  # type: ignore[no-untyped-def]
+def _down(hidden, every, begin, end, w, row, width, then, of, scales, part, sums):  # type: ignore[no-untyped-def]
     """Add a strip of the products of one expert's pairs to the sums of their tokens.
 
     ``then`` is the first row of the strip that comes next.
     """
     tokens = end - begin
-    t = 0
-    tile = 0
-    while t < tokens:
-        after = tile_bound(tile + 1, tokens)
+    tiles = (tokens + TILE_TOKENS - 1) // TILE_TOKENS
+    for tile in range(tiles):
+        t = tile_bound(tile, tokens)
+        count = tile_bound(tile + 1, tokens) - t
         first = begin + t
-        ahead = rows_ahead(then) if t == 0 else lines_ahead(tile, w, then, width)
-        _tile_product(hidden, every, first, after - t, w, row, row + width, ahead, part, 0)
-        for i in range(after - t):
-            target = sums[owners[first + i]]
+        ahead = rows_ahead(then) if tiles == 1 else lines_ahead(tile, tiles, w, then, width)
+        _tile_product(hidden, every, first, count, w, row, row + width, ahead, part, 0)
+        for i in range(count):
+            target = sums[of[first + i]]
             scale = scales[first + i]
             for d in range(width):
                 target[d] += scale * part[i, d]
-        t = after
-        tile += 1
 
 
 _fill_columns, _add_strip = apart(_up), apart(_down)
 
 
+# Tasks of the second product wait until all of the first are done: another parallel region would
+# have threads sleep and wake up in between.
 @njit(fastmath=FASTMATH, parallel=True, cache=True)
 def experts_few(x, w13, w2, shared13, shared2, weights, ids, how, out):  # type: ignore[no-untyped-def]
     tokens, width = x.shape
     inter, shared_inter = w2.shape[2], shared2.shape[1]
-    order, experts, starts = _group(
-        ids.reshape(-1), w13.shape[0], max(_LEAST_PAIRS, _CACHED // (4 * width))
+    order, experts, starts = group(
+        ids.reshape(-1), w13.shape[0], max(_LEAST_PAIRS, _CACHED_TOKENS // (4 * width))
     )
     pairs, hit = order.shape[0], experts.shape[0]
-    owners, scales = _owners(order, weights)
-    every, ones = _everyone(max(pairs, tokens))
+    of, scales = owners(order, weights)
+    every, ones = everyone(max(pairs, tokens))
     w13_rows = w13.reshape((w13.shape[0] * 2 * inter, width))
     w2_rows = w2.reshape((w2.shape[0] * width, inter))
-    wide = aligned_rows(tokens, width)
+    rows = token_rows(tokens, width, w13)
     if tokens <= _FEW_TOKENS:
-        widen_rows(x, wide)
+        _copy_rows(x, 0, tokens, rows)
     else:
         for t in prange(tokens):
-            for k in range(width):
-                wide[t, k] = widen(x[t, k])
-    hidden = aligned_rows(pairs, inter)
-    shared_hidden = aligned_rows(tokens, shared_inter)
+            _copy_rows(x, t, t + 1, rows)
+    hidden = token_rows(pairs, inter, w2)
+    shared_hidden = token_rows(tokens, shared_inter, w2)
 
-    rows = _rows_of_task(2 * width * w13.itemsize)
-    strips = (inter + rows - 1) // rows
+    up_size = _rows_of_task(2 * width * w13.itemsize, tokens)
+    strips = (inter + up_size - 1) // up_size
     routed = hit * strips
-    tasks = routed + (shared_inter + rows - 1) // rows
-    taken = no_task_taken()
+    ups = routed + (shared_inter + up_size - 1) // up_size
+    down_size = _rows_of_task(inter * w2.itemsize, tokens)
+    tasks = ups + (width + down_size - 1) // down_size
+    taken, done = no_task_taken(), no_task_taken()
     for _ in prange(_WORKERS):
         task = take_task(taken)
         if task < tasks:
             # Known before this one begins, so that its weights may be fetched meanwhile.
             next_task = take_task(taken)
-            gate_up = aligned_rows(TILE_TOKENS, 2 * rows)
-        while task < tasks:
+            gate_up = aligned_rows(TILE_TOKENS, 2 * up_size)
+            part = aligned_rows(TILE_TOKENS, down_size)
+            sums = aligned_rows(tokens, down_size)
+        while task < ups:
             if task < routed:
                 j = task // strips
-                first = (task - j * strips) * rows
-                n = min(inter - first, rows)
+                first = (task - j * strips) * up_size
+                n = min(inter - first, up_size)
                 gate = experts[j] * 2 * inter + first
                 then = gate
                 if next_task < routed:
                     k = next_task // strips
-                    then = experts[k] * 2 * inter + (next_task - k * strips) * rows
-                begin, end = starts[j], starts[j + 1]
+                    then = experts[k] * 2 * inter + (next_task - k * strips) * up_size
                 _fill_columns(
-                    wide, owners, begin, end, w13_rows, gate, gate + inter, n, then, first, how,
-                    gate_up, hidden,
+                    rows, of, starts[j], starts[j + 1], w13_rows, gate, gate + inter, n, then,
+                    first, how, gate_up, hidden,
                 )  # fmt: skip
             else:
-                first = (task - routed) * rows
-                n = min(shared_inter - first, rows)
+                first = (task - routed) * up_size
+                n = min(shared_inter - first, up_size)
                 _fill_columns(
-                    wide, every, 0, tokens, shared13, first, shared_inter + first, n, first, first,
+                    rows, every, 0, tokens, shared13, first, shared_inter + first, n, first, first,
                     how, gate_up, shared_hidden,
                 )  # fmt: skip
+            task_done(done)
             task = next_task
             next_task = take_task(taken)
-
-    rows = _rows_of_task(inter * w2.itemsize)
-    strips = (width + rows - 1) // rows
-    down_taken = no_task_taken()
-    for _ in prange(_WORKERS):
-        task = take_task(down_taken)
-        if task < strips:
-            next_task = take_task(down_taken)
-            part = aligned_rows(TILE_TOKENS, rows)
-            sums = aligned_rows(tokens, rows)
-        while task < strips:
-            first = task * rows
-            n = min(width - first, rows)
+        if task < tasks:
+            wait_for_tasks(done, ups)
+        while task < tasks:
+            first = (task - ups) * down_size
+            n = min(width - first, down_size)
             sums[:, :n] = 0
             if shared_inter > 0:
                 _add_strip(
@@ -382,17 +271,17 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, how, out):  # type:
                 then = row
                 if j + 1 < hit:
                     then = experts[j + 1] * width + first
-                elif next_task < strips:
-                    then = experts[0] * width + next_task * rows
-                begin, end = starts[j], starts[j + 1]
+                elif next_task < tasks:
+                    then = experts[0] * width + (next_task - ups) * down_size
                 _add_strip(
-                    hidden, every, begin, end, w2_rows, row, n, then, owners, scales, part, sums
-                )
+                    hidden, every, starts[j], starts[j + 1], w2_rows, row, n, then, of, scales,
+                    part, sums,
+                )  # fmt: skip
             for t in range(tokens):
                 for d in range(n):
                     out[t, first + d] = narrow(out, sums[t, d])
             task = next_task
-            next_task = take_task(down_taken)
+            next_task = take_task(taken)
 
 
 _experts_few = apart(experts_few)
