@@ -3,8 +3,9 @@
 Usage: generate.py ARGUMENTS.json RESULT.safetensors, where the arguments hold `settings` (of
 `vllm.LLM`), `prompts` (lists of ids) and `count`. Writes `tokens.N [count]` and
 `logits.N [count, vocab]` for every prompt N. With `memory` also `memory.RANK.NAME`, the bytes that
-every rank of an NPU reports; with `placements` also `placements.RANK [layers, places]` of
-balanced experts, from the test's own extension of the worker.
+every rank of an NPU reports. From the test's own extension of the worker, `experts_probe`: with
+`placements` also `placements.RANK [layers, places]` of balanced experts, and with `reductions` also
+`reductions.RANK [calls]`, sums over ranks in every call of a layer of experts.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def main(arguments: Path, result: Path) -> None:
         ignore_eos=True,
     )
     prompts = [{"prompt_token_ids": ids} for ids in given["prompts"]]
+    if given.get("reductions"):
+        assert min(llm.collective_rpc("count_reductions")) > 0
     stored: dict[str, torch.Tensor] = {}
     for i, output in enumerate(llm.generate(prompts, params, use_tqdm=False)):
         completion = output.outputs[0]
@@ -44,6 +47,9 @@ def main(arguments: Path, result: Path) -> None:
     if given.get("placements"):
         for rank, layers in enumerate(llm.collective_rpc("expert_placements")):
             stored[f"placements.{rank}"] = torch.tensor(layers)
+    if given.get("reductions"):
+        for rank, calls in enumerate(llm.collective_rpc("reductions")):
+            stored[f"reductions.{rank}"] = torch.tensor(calls)
     save_file(stored, result)
 
 
