@@ -94,7 +94,12 @@ def test_requests_with_many_and_with_few_queries_take_their_own_ways(
         return run(query, *rest)
 
     monkeypatch.setattr(on_cpu.by_block, "block_sparse_attention", counted)
-    block_sparse_attention(*named("many_queries"))
+    short_blocks = named("many_queries")
+    out, _ = block_sparse_attention(*short_blocks)
+    assert_close(out, expected(short_blocks)[0])
+    assert not taken
+    monkeypatch.setattr(on_cpu, "_LONG_BLOCK", short_blocks[1].shape[1])
+    block_sparse_attention(*short_blocks)
     block_sparse_attention(*named("padding"))
     assert taken == [40]
 

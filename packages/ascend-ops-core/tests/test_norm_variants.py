@@ -56,6 +56,7 @@ def test_add(tokens: int, dtype: torch.dtype) -> None:
     normed, total = norm.add_rms_norm(x, residual, weight, bias, EPS)
     assert torch.equal(total, x + residual)
     assert_close(normed, rms(total) * weight.double() + bias.double(), scale=3)
+    assert_close(norm.add_rms_norm(x, residual, weight, None, EPS)[0], rms(total) * weight.double())
     assert_close(norm.add_rms_norm(x, residual, None, None, EPS)[0], rms(total))
     assert torch.equal(x, kept[0])
     assert torch.equal(residual, kept[1])

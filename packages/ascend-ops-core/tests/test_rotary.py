@@ -106,12 +106,15 @@ def test_a_unit_vector_shows_the_pairing() -> None:
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("inverse", [False, True])
-def test_kernel_equals_definition(tokens: int, dtype: torch.dtype, inverse: bool) -> None:
+@pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])
+@pytest.mark.parametrize("interleaved", [True, False], ids=["interleaved", "neox"])
+def test_kernel_equals_definition(
+    tokens: int, dtype: torch.dtype, interleaved: bool, at_end: bool, inverse: bool
+) -> None:
+    kind = {"interleaved": interleaved, "at_end": at_end, "inverse": inverse}
     x, angle = torch.randn(tokens, 3, 37).to(dtype), angles(tokens, 16)
     table = angle.cos(), angle.sin()
-    got = apply_rotary(x, *table, at_end=True, inverse=inverse)
-    expected = reference.apply_rotary(x, *table, interleaved=True, at_end=True, inverse=inverse)
-    assert_close(got, expected)
+    assert_close(apply_rotary(x, *table, **kind), reference.apply_rotary(x, *table, **kind))
 
 
 @pytest.mark.parametrize("at_end", [True, False], ids=["end", "start"])

@@ -3,10 +3,11 @@
 Usage: generate.py ARGUMENTS.json RESULT.safetensors, where the arguments hold `settings` (of
 `vllm.LLM`), `prompts` (lists of ids) and `count`, and may hold `images` (a list of files for every
 prompt, for its placeholders). Writes `tokens.N [count]` and `logits.N [count, vocab]` for every
-prompt N. With `memory` also `memory.RANK.NAME`, the bytes that
-every rank of an NPU reports; with `placements` also `placements.RANK [layers, places]` of
-balanced experts, from the test's own extension of the worker; with `acceptance` also `drafts [3]`:
-rounds, drafted and accepted tokens. `environ` are variables to set first.
+prompt N. With `memory` also `memory.RANK.NAME`, the bytes that every rank of an NPU reports; with
+`acceptance` also `drafts [3]`: rounds, drafted and accepted tokens. From the test's own extension
+of the worker, `experts_probe`: with `placements` also `placements.RANK [layers, places]` of
+balanced experts, and with `reductions` also `reductions.RANK [calls]`, sums over ranks in every
+call of a layer of experts. `environ` are variables to set first.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def main(arguments: Path, result: Path) -> None:
     for prompt, files in zip(prompts, images, strict=True):
         if files:
             prompt["multi_modal_data"] = {"image": [Image.open(file) for file in files]}
+    if given.get("reductions"):
+        assert min(llm.collective_rpc("count_reductions")) > 0
     stored: dict[str, torch.Tensor] = {}
     for i, output in enumerate(llm.generate(prompts, params, use_tqdm=False)):
         completion = output.outputs[0]
@@ -59,6 +62,9 @@ def main(arguments: Path, result: Path) -> None:
         names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
         found = [counted[f"vllm:spec_decode_{name}"].value for name in names]
         stored["drafts"] = torch.tensor(found, dtype=torch.int64)
+    if given.get("reductions"):
+        for rank, calls in enumerate(llm.collective_rpc("reductions")):
+            stored[f"reductions.{rank}"] = torch.tensor(calls)
     save_file(stored, result)
 
 

@@ -62,7 +62,6 @@ GENERATE = Path(__file__).with_name("generate.py")
                     "window_size": 8,
                     "step_interval": 8,
                 },
-                "worker_extension_cls": "eplb_probe.EplbProbe",
             },
         ),
         (
@@ -98,6 +97,8 @@ def test_engine_in_other_processes(
         assert expected.argmax(-1).tolist() == tokens
     if isinstance(spec, TinyV4Spec) and settings.get("enable_eplb"):
         assert_balanced(stored, spec)
+    if settings.get("enable_expert_parallel"):
+        assert_summed_once(stored)
 
 
 def assert_balanced(stored: dict[str, torch.Tensor], spec: TinyV4Spec) -> None:
@@ -112,6 +113,14 @@ def assert_balanced(stored: dict[str, torch.Tensor], spec: TinyV4Spec) -> None:
     assert all(set(table) == set(range(experts)) for table in first.tolist())
     start = list(initial_placement(experts, 2, REDUNDANT).physical_to_logical)
     assert any(table != start for table in first.tolist())
+
+
+def assert_summed_once(stored: dict[str, torch.Tensor]) -> None:
+    """The outputs of routed and shared experts are summed together, by one call in every layer."""
+    for rank in range(2):
+        calls = stored[f"reductions.{rank}"].tolist()
+        assert calls == [1] * len(calls)
+        assert calls
 
 
 def made(spec: TinyV4Spec | TinyV3Spec, folder: Path) -> tuple[Path, Oracle]:
@@ -159,6 +168,9 @@ def stored_by(
     arguments, result = where / "arguments.json", where / "result.safetensors"
     given = {"settings": defaults | settings, "prompts": prompts, "count": count}
     given["placements"] = "enable_eplb" in settings
+    if settings.get("enable_expert_parallel"):
+        given["reductions"] = True
+        given["settings"]["worker_extension_cls"] = "experts_probe.ExpertsProbe"
     arguments.write_text(json.dumps(given))
     command = [str(arguments), str(result)]
     if programs is not None:

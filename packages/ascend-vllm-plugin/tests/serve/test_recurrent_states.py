@@ -24,7 +24,7 @@ from ascend_vllm_plugin.testing import (
     write_qwen3_next_checkpoint,
 )
 
-from .test_processes import run
+from .test_processes import assert_summed_once, stored_by
 
 pytestmark = pytest.mark.serve
 
@@ -38,6 +38,7 @@ class Case:
         oracle: runs it.
         lengths: of the prompts, each with ``count`` tokens behind it.
         drafts: of a step, by the model's own draft layer.
+        whole_experts: a rank has some experts whole, instead of a slice of each.
     """
 
     spec: Any
@@ -46,6 +47,7 @@ class Case:
     lengths: tuple[int, ...]
     count: int
     drafts: int = 0
+    whole_experts: bool = False
 
 
 CASES = {
@@ -55,6 +57,15 @@ CASES = {
         KimiLinearOracle,
         (1, 63, 130, 200),
         64,
+    ),
+    # Seven experts over two ranks.
+    "kimi_linear_experts": Case(
+        replace(KIMI_LINEAR_SPECS["kimi_linear"], num_experts=7),
+        write_kimi_linear_checkpoint,
+        KimiLinearOracle,
+        (1, 130),
+        12,
+        whole_experts=True,
     ),
     "qwen3_next": Case(
         QWEN3_NEXT_SPECS["qwen3_next_mtp"],
@@ -86,6 +97,7 @@ def test_two_ranks_with_chunks_and_prefixes(
     case.write(case.spec, folder)
     settings: dict[str, Any] = {
         "tensor_parallel_size": 2,
+        "enable_expert_parallel": case.whole_experts,
         "max_num_batched_tokens": 150,
         "enable_prefix_caching": True,
     }
@@ -99,9 +111,12 @@ def test_two_ranks_with_chunks_and_prefixes(
         settings["skip_tokenizer_init"] = False
     oracle = case.oracle(folder)
     prompts = [oracle.clear_prompt(length, case.count, seed=length) for length in case.lengths]
-    results = run(programs, folder, settings, prompts, tmp_path, case.count)
-    for prompt, (tokens, logits) in zip(prompts, results, strict=True):
+    stored = stored_by(programs, folder, settings, prompts, tmp_path, case.count)
+    for i, prompt in enumerate(prompts):
+        tokens, logits = stored[f"tokens.{i}"].tolist(), stored[f"logits.{i}"]
         expected = oracle.picked_logits(prompt, tokens)
         assert len(tokens) == case.count
         assert float((logits - expected).abs().max()) <= FLOAT32_LOGITS_ATOL
         assert expected.argmax(-1).tolist() == tokens
+    if case.whole_experts:
+        assert_summed_once(stored)

@@ -9,6 +9,7 @@ import torch
 from ascend_fused_moe.quantized_rules import finish_weights
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
+from ascend_ops_core.huge_pages import move_to_huge_pages
 from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
 from torch import nn
 from vllm.config import VllmConfig
@@ -149,6 +150,7 @@ class AscendMiniMaxM3SparseForCausalLM(nn.Module, SupportsEagle3):
         check_headers(table, self.checkpoint.source)
         loaded = table.load(self, weights)
         finish_weights(self)
+        move_to_huge_pages(self.parameters())
         return loaded
 
 

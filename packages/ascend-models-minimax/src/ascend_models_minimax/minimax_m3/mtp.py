@@ -9,6 +9,7 @@ import torch
 from ascend_fused_moe.quantized_rules import finish_weights
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
+from ascend_ops_core.huge_pages import move_to_huge_pages
 from ascend_ops_core.ops.linear import linear
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
@@ -206,4 +207,5 @@ class AscendMiniMaxM3MTP(nn.Module):
         check_headers(table, self._source)
         loaded = table.load(self, weights)
         finish_weights(self)
+        move_to_huge_pages(self.parameters())
         return loaded

@@ -10,6 +10,7 @@ from ascend_fused_moe.quantized_rules import finish_weights
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.huge_pages import move_to_huge_pages
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.models.interfaces import (
@@ -141,6 +142,7 @@ class AscendMiniMaxM3SparseForConditionalGeneration(nn.Module, SupportsMultiModa
         check_headers(table, checkpoint.source)
         loaded = table.load(self, weights)
         finish_weights(self)
+        move_to_huge_pages(self.parameters())
         return loaded
 
     def _table(self, root: str, apart: Container[int]) -> WeightTable:

@@ -26,6 +26,7 @@ IMPORTED_FIRST = (
     "vllm.v1.worker.gpu_model_runner",
     "ascend_vllm_plugin.npu.worker",
     "ascend_models_deepseek.registry",
+    "ascend_models_minimax.registry",
 )
 
 

@@ -9,8 +9,9 @@ from ascend_attention.ops.block_sparse_attention import by_block, reference
 
 _cpu = CpuKernels("ascend_attention.ops.block_sparse_attention.cpu")
 
-# Queries that select a block, on average, from which on dense products with all of them are faster.
-_MANY_QUERIES = 16
+# Queries that select a block, on average, and tokens of a block, from which on dense products of
+# both are faster. With shorter blocks it takes longer to collect the queries of each.
+_MANY_QUERIES, _LONG_BLOCK = 16, 128
 
 
 def block_sparse_attention(
@@ -29,6 +30,8 @@ def block_sparse_attention(
     few = reference.block_sparse_attention
     if kernels is not None and kernels.supports(query, key_cache, value_cache):
         few = kernels.block_sparse_attention
+        if key_cache.shape[1] < _LONG_BLOCK:
+            return few(*given, scale)
     if query.shape[0] < _MANY_QUERIES or not block_table.numel() or not key_cache.numel():
         return few(*given, scale)
     real = position >= 0

@@ -152,6 +152,19 @@ def _rms_norm_cpu(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> t
     return reference.rms_norm(x, weight, eps)
 
 
+def _add_rms_norm_cpu(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if bias is not None:
+        return reference.add_rms_norm(x, residual, weight, bias, eps)
+    total = x + residual
+    return _rms_norm_cpu(total, weight, eps), total
+
+
 def _like(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
@@ -184,6 +197,7 @@ _ADD_RMS_NORM = declare(
     " -> (Tensor, Tensor)",
     npu=("torch_npu", "triton"),
     fake=lambda x, residual, weight, bias, eps: (_like(x), _like(x)),
+    cpu=_add_rms_norm_cpu,
 )
 
 _LAYER_NORM = declare(

@@ -171,8 +171,8 @@ def _apply_rotary_cpu(
     inverse: bool,
 ) -> torch.Tensor:
     kernels = _cpu.usable(x, cos, sin)
-    if kernels is not None and kernels.supports(x, None, interleaved, at_end):
-        return kernels.rotary(x, cos, sin, inverse)
+    if kernels is not None and kernels.supports(x):
+        return kernels.rotary(x, cos, sin, interleaved, at_end, inverse)
     return reference.apply_rotary(x, cos, sin, interleaved, at_end, inverse)
 
 
@@ -197,7 +197,7 @@ def _rms_norm_rotary_cpu(
     sin: torch.Tensor,
 ) -> torch.Tensor:
     kernels = _cpu.usable(x, weight, cos, sin)
-    if kernels is not None and kernels.supports(x, weight, True, True):
+    if kernels is not None and kernels.supports(x, weight):
         return kernels.rms_norm_rotary(x, weight, eps, cos, sin)
     return reference.rms_norm_rotary(x, weight, eps, cos, sin)
 

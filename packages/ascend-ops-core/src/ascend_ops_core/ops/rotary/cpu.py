@@ -1,4 +1,4 @@
-"""Interleaved rotation of trailing channels for a CPU, alone or after an RMS norm."""
+"""Rotation of leading or trailing channels for a CPU, alone or after an RMS norm."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ _PARALLEL_FROM = 1 << 15
 _NO_WEIGHT = np.zeros(0, dtype=np.float32)
 
 
-def supports(x: torch.Tensor, weight: torch.Tensor | None, interleaved: bool, at_end: bool) -> bool:
-    """Contiguous float32 or bfloat16 heads, interleaved pairs at the end, float32 weight."""
+def supports(x: torch.Tensor, weight: torch.Tensor | None = None) -> bool:
+    """Contiguous float32 or bfloat16 heads, float32 weight."""
     return (
-        interleaved
-        and at_end
-        and x.dim() == 3
+        x.dim() == 3
         and x.numel() > 0
         and x.dtype in (torch.float32, torch.bfloat16)
         and x.is_contiguous()
@@ -32,9 +30,18 @@ def supports(x: torch.Tensor, weight: torch.Tensor | None, interleaved: bool, at
     )
 
 
-def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool) -> torch.Tensor:
+def rotary(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    interleaved: bool,
+    at_end: bool,
+    inverse: bool,
+) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.rotary.apply_rotary`."""
-    return _run(x, _NO_WEIGHT, False, 0.0, cos, sin, -1.0 if inverse else 1.0)
+    first = x.shape[-1] - 2 * cos.shape[-1] if at_end else 0
+    sign = -1.0 if inverse else 1.0
+    return _run(x, _NO_WEIGHT, False, 0.0, cos, sin, sign, first, interleaved)
 
 
 def rms_norm_rotary(
@@ -46,12 +53,14 @@ def rms_norm_rotary(
 ) -> torch.Tensor:
     """See :func:`ascend_ops_core.ops.rotary.rms_norm_rotary`."""
     gain = _NO_WEIGHT if weight is None else as_numpy(weight)
-    return _run(x, gain, True, eps, cos, sin, 1.0)
+    first = x.shape[-1] - 2 * cos.shape[-1]
+    return _run(x, gain, True, eps, cos, sin, 1.0, first, True)
 
 
 def _run(  # type: ignore[no-untyped-def]
-    x: torch.Tensor, gain, normed: bool, eps: float, cos, sin, sign: float
-) -> torch.Tensor:
+    x: torch.Tensor, gain, normed: bool, eps: float, cos, sin, sign: float, first: int,
+    interleaved: bool,
+) -> torch.Tensor:  # fmt: skip
     out = torch.empty_like(x)
     parallel = x.numel() >= _PARALLEL_FROM
     if x.dtype == torch.bfloat16:
@@ -66,15 +75,18 @@ def _run(  # type: ignore[no-untyped-def]
         as_numpy(cos.float().contiguous()),
         as_numpy(sin.float().contiguous()),
         np.float32(sign),
+        first,
+        interleaved,
         as_numpy(out),
     )
     return out
 
 
-def _f32_body(x, gain, normed, eps, cos, sin, sign, out):  # type: ignore[no-untyped-def]
+def _f32_body(  # type: ignore[no-untyped-def]
+    x, gain, normed, eps, cos, sin, sign, first, interleaved, out
+):
     tokens, heads, width = x.shape
     pairs = cos.shape[1]
-    first = width - 2 * pairs
     weighted = gain.shape[0] > 0
     for r in prange(tokens * heads):
         t = r // heads
@@ -94,19 +106,29 @@ def _f32_body(x, gain, normed, eps, cos, sin, sign, out):  # type: ignore[no-unt
         else:
             for d in range(width):
                 out[t, h, d] = x[t, h, d]
-        for p in range(pairs):
-            a = out[t, h, first + 2 * p]
-            b = out[t, h, first + 2 * p + 1]
-            c = cos[t, p]
-            s = sin[t, p] * sign
-            out[t, h, first + 2 * p] = a * c - b * s
-            out[t, h, first + 2 * p + 1] = b * c + a * s
+        if interleaved:
+            for p in range(pairs):
+                a = out[t, h, first + 2 * p]
+                b = out[t, h, first + 2 * p + 1]
+                c = cos[t, p]
+                s = sin[t, p] * sign
+                out[t, h, first + 2 * p] = a * c - b * s
+                out[t, h, first + 2 * p + 1] = b * c + a * s
+        else:
+            for p in range(pairs):
+                a = out[t, h, first + p]
+                b = out[t, h, first + pairs + p]
+                c = cos[t, p]
+                s = sin[t, p] * sign
+                out[t, h, first + p] = a * c - b * s
+                out[t, h, first + pairs + p] = b * c + a * s
 
 
-def _bf16_body(x, gain, normed, eps, cos, sin, sign, out):  # type: ignore[no-untyped-def]
+def _bf16_body(  # type: ignore[no-untyped-def]
+    x, gain, normed, eps, cos, sin, sign, first, interleaved, out
+):
     tokens, heads, width = x.shape
     pairs = cos.shape[1]
-    first = width - 2 * pairs
     weighted = gain.shape[0] > 0
     for r in prange(tokens * heads):
         t = r // heads
@@ -127,13 +149,22 @@ def _bf16_body(x, gain, normed, eps, cos, sin, sign, out):  # type: ignore[no-un
         else:
             for d in range(width):
                 out[t, h, d] = x[t, h, d]
-        for p in range(pairs):
-            a = bf16_to_f32(out[t, h, first + 2 * p])
-            b = bf16_to_f32(out[t, h, first + 2 * p + 1])
-            c = cos[t, p]
-            s = sin[t, p] * sign
-            out[t, h, first + 2 * p] = f32_to_bf16(a * c - b * s)
-            out[t, h, first + 2 * p + 1] = f32_to_bf16(b * c + a * s)
+        if interleaved:
+            for p in range(pairs):
+                a = bf16_to_f32(out[t, h, first + 2 * p])
+                b = bf16_to_f32(out[t, h, first + 2 * p + 1])
+                c = cos[t, p]
+                s = sin[t, p] * sign
+                out[t, h, first + 2 * p] = f32_to_bf16(a * c - b * s)
+                out[t, h, first + 2 * p + 1] = f32_to_bf16(b * c + a * s)
+        else:
+            for p in range(pairs):
+                a = bf16_to_f32(out[t, h, first + p])
+                b = bf16_to_f32(out[t, h, first + pairs + p])
+                c = cos[t, p]
+                s = sin[t, p] * sign
+                out[t, h, first + p] = f32_to_bf16(a * c - b * s)
+                out[t, h, first + pairs + p] = f32_to_bf16(b * c + a * s)
 
 
 _f32 = njit(fastmath=FASTMATH, cache=True)(_f32_body)
