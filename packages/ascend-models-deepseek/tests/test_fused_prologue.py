@@ -88,9 +88,13 @@ def test_published_sizes_are_fused_and_held_once(sparse: bool, metadata: dict[st
         [7168, 1536], [1536, 1536], [8, 128, 512], [7168, 576], [1536], [512],
     ]  # fmt: skip
     assert all(one.dtype == torch.bfloat16 for one in fused)
-    after = sum(one.numel() for one in layer.weights.parameters())
+    after = [*layer.weights.parameters(), *layer.weights.buffers()]
     # Norms are held twice, in both dtypes.
-    assert after == before + 1536 + 512
+    assert sum(one.numel() for one in after) == before + 1536 + 512
+    # vLLM asks of every parameter whether it was loaded.
+    assert {name for name, _ in layer.weights.named_parameters()} == {
+        "q_a_norm", "kv_a_norm", "kv_b", "o",
+    }  # fmt: skip
 
 
 class Quantised(nn.Module):

@@ -18,6 +18,9 @@ from torch import nn
 
 from ascend_attention.ops.mla_prolog import PrologueWeights
 
+FUSED = "fused_"
+"""What the names of buffers with weights of the fused operator begin with."""
+
 
 @dataclass(frozen=True)
 class MLAShape:
@@ -154,9 +157,10 @@ class AscendMultiHeadLatentAttention(nn.Module):
             self.q_a_norm.to(down.dtype),
             self.kv_a_norm.to(down.dtype),
         )
-        self.fused = PrologueWeights(*(nn.Parameter(one, requires_grad=False) for one in made))
+        self.fused = PrologueWeights(*made)
+        # No parameters: vLLM asks for every one of those whether the checkpoint has it.
         for name, weight in self.fused._asdict().items():
-            self.register_parameter(f"fused_{name}", weight)
+            self.register_buffer(f"{FUSED}{name}", weight, persistent=False)
         del self.qkv_a, self.q_b
         values = kv_b[:, shape.nope_dim :].contiguous()
         self.kv_b = nn.Parameter(values, requires_grad=False)

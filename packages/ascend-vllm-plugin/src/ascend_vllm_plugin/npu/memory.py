@@ -119,9 +119,13 @@ def describe(found: Mapping[str, int]) -> str:
 
 
 def _weights(model: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Parameters, and the scales of quantised ones, which are buffers."""
+    """Parameters, and what are buffers: scales of quantised ones, and fused ones."""
+    from ascend_attention.layers.mla import FUSED
+
     yield from model.parameters()
-    yield from (one for name, one in model.named_buffers() if name.endswith("_scale"))
+    for name, one in model.named_buffers():
+        if name.endswith("_scale") or name.rpartition(".")[2].startswith(FUSED):
+            yield one
 
 
 def _caches(layer: Any) -> tuple[torch.Tensor, ...]:

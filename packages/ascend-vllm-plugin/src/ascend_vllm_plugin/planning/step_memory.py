@@ -215,8 +215,20 @@ def _attention_bytes(
             )
         # Layers need one or the other first; the larger is set aside.
         return total + max(working, exchanged)
-    if facts is None or isinstance(spec, PlannedKimi | Qwen3NextSpec):
+    if facts is None or isinstance(spec, Qwen3NextSpec):
         return total
+    if isinstance(spec, PlannedKimi):
+        text = spec.text
+        return total + latent_layer_bytes(
+            facts,
+            step,
+            heads=text.num_attention_heads // shape.layout.tensor,
+            latent=text.kv_lora_rank,
+            rope=text.qk_rope_head_dim,
+            value=text.v_head_dim,
+            itemsize=shape.itemsize,
+            indexer=None,
+        )
     if isinstance(spec, PlannedMiniMaxM3):
         return total + spec.attention_bytes(step.tokens, step.length, shape.layout.tensor)
     return total + max(

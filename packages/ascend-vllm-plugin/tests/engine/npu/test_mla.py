@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from ascend_models_deepseek.testing import random_prompt
-from ascend_models_deepseek.testing.oracle_v3 import V3MtpOracle
+from ascend_models_deepseek.testing import (
+    BFLOAT16_MEAN_RATIO,
+    BFLOAT16_MEAN_SLACK,
+    random_prompt,
+)
+from ascend_models_deepseek.testing.oracle_v3 import V3MtpOracle, V3Oracle
+from ascend_models_deepseek.testing.tiny_v3 import V3_SPECS, write_v3_checkpoint
+from ascend_ops_core.testing.contract import installed
 from ascend_ops_core.testing.simulated_npu import counters
 
-from ..harness import Checkpoints, EnginePool, Request, assert_all_match
+from ..harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
 
 pytestmark = pytest.mark.engine_npu
 
@@ -84,3 +92,62 @@ def test_graphs_without_drafts(engines: EnginePool, checkpoints: Checkpoints) ->
     results = engine.run(requests)
     assert (counters() - before).replays >= 5
     assert_all_match(checkpoints.oracle(SPEC), requests, results)
+
+
+# The published sizes of attention, which torch_npu's operators need, and little besides.
+WIDE = replace(
+    V3_SPECS["v3"],
+    hidden_size=6144,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    q_lora_rank=1536,
+    kv_lora_rank=512,
+    qk_nope_head_dim=128,
+    qk_rope_head_dim=64,
+    v_head_dim=128,
+    n_routed_experts=4,
+    n_group=2,
+    num_experts_per_tok=2,
+    mtp="none",
+)
+IN_FRONT = {"npu_mla_prolog_v3", "npu_kv_rmsnorm_rope_cache"}
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_v3_checkpoint(WIDE, tmp_path_factory.mktemp("wide"), torch.bfloat16)
+
+
+@pytest.mark.parametrize("forced", [False, True], ids=["prologue", "cache alone"])
+def test_torch_npu_s_operators_are_called(
+    engines: EnginePool, wide: Path, monkeypatch: pytest.MonkeyPatch, forced: bool
+) -> None:
+    """In bfloat16 the prologue is one operator; without it, the cache's rows are."""
+    engines.close()
+    if forced:
+        monkeypatch.setenv("ASCEND_OPS", "mla_prolog=torch")
+    requests = [
+        Request(random_prompt(length, VOCAB, seed=length), 3, prompt_logits=True)
+        for length in (24, 3)
+    ]
+    contract = installed()
+    assert contract is not None
+    before = len(contract.calls)
+    engine = Engine(wide, dtype="bfloat16")
+    try:
+        results = engine.run(requests)
+    finally:
+        engine.close()
+    called = {call.op for call in contract.calls[before:]}
+    assert called & IN_FRONT == {"npu_kv_rmsnorm_rope_cache" if forced else "npu_mla_prolog_v3"}
+    assert "npu_fused_infer_attention_score_v2" in called
+    exact, rounded = V3Oracle(wide), V3Oracle(wide, torch.bfloat16)
+    ours, theirs = [], []
+    for request, result in zip(requests, results, strict=True):
+        ids = [*request.prompt, *result.tokens[:-1]]
+        truth = exact.logits(ids)
+        assert result.prompt_logits is not None
+        ours.append((torch.cat([result.prompt_logits, result.logits]) - truth).abs().flatten())
+        theirs.append((rounded.logits(ids) - truth).abs().flatten())
+    error, yardstick = float(torch.cat(ours).mean()), float(torch.cat(theirs).mean())
+    assert error <= BFLOAT16_MEAN_RATIO * yardstick + BFLOAT16_MEAN_SLACK, (error, yardstick)
