@@ -169,7 +169,10 @@ def _totals(
         at = builder.mul(loop.index, builder.mul(distance, size(fetches)))
         for number in range(fetches):
             shift = builder.add(at, builder.mul(distance, size(number)))
-            fetch(builder, builder.gep(fetched, [shift]))
+            # A line is fetched once: every instruction costs as much as a load.
+            into = builder.and_(shift, size(line - 1))
+            with builder.if_then(builder.icmp_unsigned("<", into, distance)):
+                fetch(builder, builder.gep(fetched, [shift]))
         start = builder.mul(loop.index, size(line))
         for part in range(0, line, columns):
             add(builder.add(start, size(part)), None)

@@ -42,7 +42,7 @@ _FEW_TOKENS = 32
 _CACHED_TOKENS = 5 << 17
 _LEAST_PAIRS = 24
 # Bytes of a task's weight rows, beside which those of the next one fit into the second-level cache.
-_CACHED_ROWS = 5 << 16
+_CACHED_ROWS = 5 << 17
 _ROWS, _LEAST_ROWS = 64, 16
 # More than there are threads; those that find no task left cost next to nothing.
 _WORKERS = 128
