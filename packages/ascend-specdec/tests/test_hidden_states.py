@@ -17,11 +17,7 @@ from ascend_specdec.vllm.hidden_states import (
     read_hidden_states,
     register_connector,
 )
-from vllm.v1.kv_cache_interface import (
-    FullAttentionSpec,
-    HiddenStateCacheSpec,
-    UniformTypeKVCacheSpecs,
-)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, HiddenStateCacheSpec
 
 BLOCK, LAYERS, HIDDEN = 4, 2, 3
 
@@ -32,7 +28,8 @@ def config_of(folder: Path | None) -> Any:
         kv_connector=CONNECTOR,
         get_from_extra_config=lambda key, default: extra.get(key, default),
     )
-    return SimpleNamespace(kv_transfer_config=transfer)
+    method = SimpleNamespace(method="extract_hidden_states")
+    return SimpleNamespace(kv_transfer_config=transfer, speculative_config=method)
 
 
 def caches_of(groups: int = 1) -> Any:
@@ -131,13 +128,8 @@ def test_a_file_that_never_comes(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="shared_storage_path"):
         AscendHiddenStatesConnector(config_of(None), 0, caches_of())  # type: ignore[arg-type]
-    for groups in (0, 2):
-        with pytest.raises(InvalidInputError, match=f"{groups} groups"):
-            AscendHiddenStatesConnector(
-                config_of(tmp_path),
-                0,  # type: ignore[arg-type]
-                caches_of(groups),
-            )
+    with pytest.raises(InvalidInputError, match="2 groups"):
+        AscendHiddenStatesConnector(config_of(tmp_path), 0, caches_of(2))  # type: ignore[arg-type]
     given = SimpleNamespace(rejection_sample_method="standard", method="extract_hidden_states")
     config: Any = config_of(None)
     config.speculative_config, config.additional_config = given, {}
@@ -146,14 +138,19 @@ def test_what_cannot_be_written_is_refused_at_start(tmp_path: Path) -> None:
 
 
 def test_states_in_one_group_with_keys_and_values(tmp_path: Path) -> None:
-    """As vLLM makes it where pages of both have as many tokens."""
-    alone = caches_of().kv_cache_groups
+    """Of which vLLM tells a scheduler one layer's alone."""
     rows = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
-    specs = {"rows": rows, "states": alone[1].kv_cache_spec}
-    both = UniformTypeKVCacheSpecs(block_size=BLOCK, kv_cache_specs=specs)
-    caches: Any = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=both)])
+    caches: Any = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=rows)])
     made = AscendHiddenStatesConnector(config_of(tmp_path), 0, caches)  # type: ignore[arg-type]
     assert (made.group, made.block_size) == (0, BLOCK)
+
+
+def test_another_method_keeps_no_states(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    for other in (None, SimpleNamespace(method="eagle3")):
+        config.speculative_config = other
+        with pytest.raises(InvalidInputError, match="extract_hidden_states alone"):
+            AscendHiddenStatesConnector(config, 0, caches_of())  # type: ignore[arg-type]
 
 
 def test_vllm_finds_it_by_name() -> None:

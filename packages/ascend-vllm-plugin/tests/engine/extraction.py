@@ -76,4 +76,6 @@ def check_states(engine: Engine, checkpoints: Checkpoints, target: str) -> None:
         expected = torch.stack([all_states[layer][0] for layer in LAYERS], dim=1)
         assert found["hidden_states"].shape == expected.shape
         difference = float((found["hidden_states"] - expected).abs().max())
-        assert difference <= FLOAT32_LOGITS_ATOL, (i, difference)
+        # The bar of logits is for values of about one; streams of some channels are larger.
+        largest = max(1.0, float(expected.abs().max()))
+        assert difference <= FLOAT32_LOGITS_ATOL * largest, (i, difference, largest)

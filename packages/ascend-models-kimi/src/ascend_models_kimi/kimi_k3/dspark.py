@@ -18,6 +18,7 @@ from ascend_fused_moe.quantized_rules import WeightForms
 from ascend_fused_moe.vllm.groups import vllm_groups
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.cpu_kernels import follow_torch_threads
+from ascend_ops_core.layers.block_drafts import Choice, markov_drafts, places_of
 from ascend_ops_core.layers.draft_heads import DSparkMarkovHead
 from ascend_ops_core.layers.rotary import ComplexExpRotaryEmbedding
 from ascend_ops_core.ops.linear import linear
@@ -248,27 +249,21 @@ class AscendK3DSparkForCausalLM(nn.Module):
         return logits
 
     def draft(
-        self, hidden: torch.Tensor, anchors: torch.Tensor, choice: Any
+        self, hidden: torch.Tensor, anchors: torch.Tensor, choice: Choice
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Choose a block's drafts, each of which learns which token stands in front of it.
 
         Args:
             hidden: ``[R, Q, H]`` of the block's rows.
             anchors: ``[R]`` tokens that the target chose last.
-            choice: how to choose, ``ascend_specdec.vllm.draft_choice.DraftChoice``.
+            choice: how to choose.
 
         Returns:
             Tokens ``[R, K]``, and their laws ``[R, K, V]`` float32 where they are drawn.
         """
-        places = hidden if self.spec.from_anchor else hidden[:, 1:]
+        places = places_of(hidden, self.spec.from_anchor)
         base = self.compute_logits(places.flatten(0, 1)).unflatten(0, places.shape[:2])
-        token, tokens, laws = anchors, [], []
-        for place in range(places.shape[1]):
-            token, law = choice(self.markov_head(base[:, place], token))
-            tokens.append(token)
-            laws.append(law)
-        drafts = torch.stack(tokens, dim=1)
-        return drafts, None if choice.greedy else torch.stack(laws, dim=1)
+        return markov_drafts(base, anchors, self.markov_head, choice)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Fill all parameters from tensors in the published naming."""

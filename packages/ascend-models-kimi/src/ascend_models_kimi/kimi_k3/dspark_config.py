@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from ascend_ops_core.checkpoint.config_reader import ConfigReader
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.layers.block_drafts import BlockShape
 from ascend_ops_core.ops.rotary import YarnScaling, yarn_mscale
 
 from ascend_models_kimi.kimi_linear.config import KimiLinearSpec
@@ -17,16 +18,11 @@ _REFUSED = ("mla_use_nope", "mla_use_output_gate", "mla_use_qk_norm", "dspark_bo
 
 
 @dataclass(frozen=True)
-class K3DSparkSpec:
+class K3DSparkSpec(BlockShape):
     """A draft of dense layers with rotated latent attention, which fills a block in one pass.
 
     Attributes:
         text: sizes of its layers, in the terms of the target's; no experts, no delta attention.
-        target_layers: layers of the target, from 0, behind which streams are taken.
-        target_hidden_size: their width.
-        mask_token: id that stands in the places to be filled.
-        from_anchor: the anchor's own place predicts the first draft; otherwise the first mask
-            token does, and the anchor's place predicts nothing.
         causal: a block's query does not see those behind it.
         markov_rank: of the Markov head.
         theta: base of the rotation's frequencies.
@@ -35,10 +31,6 @@ class K3DSparkSpec:
     """
 
     text: KimiLinearSpec
-    target_layers: tuple[int, ...]
-    target_hidden_size: int
-    mask_token: int
-    from_anchor: bool
     causal: bool
     markov_rank: int
     theta: float
@@ -92,6 +84,9 @@ class K3DSparkSpec:
         inner = read.get("dflash_config", None) or {}
         mask = read.get("mask_token_id", None)
         spec = cls(
+            hidden_size=text.hidden_size,
+            vocab_size=text.vocab_size,
+            draft_vocab_size=read.get("draft_vocab_size", None) or text.vocab_size,
             text=text,
             target_layers=tuple(taken or ()),
             target_hidden_size=read.integer("target_hidden_size", least=1),
@@ -105,10 +100,6 @@ class K3DSparkSpec:
         )
         _check(spec, read, target)
         return spec
-
-    def queries(self, drafts: int) -> int:
-        """Rows of a block that gives so many drafts."""
-        return drafts if self.from_anchor else drafts + 1
 
 
 _SIZES = (
@@ -135,10 +126,9 @@ def _check(spec: K3DSparkSpec, read: ConfigReader, target: KimiLinearSpec) -> No
             FIX,
         )
     for name, given, wanted in (
-        ("vocab_size", text.vocab_size, target.vocab_size),
-        ("draft_vocab_size", read.get("draft_vocab_size", None) or text.vocab_size,
-         target.vocab_size),
-        ("hidden_size", text.hidden_size, target.hidden_size),
+        ("vocab_size", spec.vocab_size, target.vocab_size),
+        ("draft_vocab_size", spec.draft_vocab_size, target.vocab_size),
+        ("hidden_size", spec.hidden_size, target.hidden_size),
         ("target_hidden_size", spec.target_hidden_size, target.hidden_size),
     ):  # fmt: skip
         if given != wanted:

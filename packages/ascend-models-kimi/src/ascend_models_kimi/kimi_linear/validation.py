@@ -9,6 +9,7 @@ from ascend_fused_moe.vllm.checkpoint_forms import check_forms, checkpoint_forms
 from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.vllm.block_drafts import check_block_target, read_target_layers
 from ascend_ops_core.vllm.checkpoint_quantization import METHOD
 from vllm.config import CompilationMode, ParallelConfig, VllmConfig
 
@@ -137,16 +138,13 @@ def _leave_uncompiled(vllm_config: VllmConfig) -> None:
 
 
 def _check_dspark(spec: KimiLinearSpec, vllm_config: VllmConfig) -> None:
-    """Refuse a draft that cannot be served, and say behind which layers it reads the streams.
-
-    vLLM's V1 runner reads the layers from another key than these drafts have.
-    """
+    """Refuse a draft that cannot be served, and say behind which layers it reads the streams."""
     speculative = vllm_config.speculative_config
     assert speculative is not None
     draft = speculative.draft_model_config
     drafted = K3DSparkSpec.from_config(draft.hf_config, spec)
-    # The output of layer i is the input of layer i + 1.
-    draft.hf_config.eagle_aux_hidden_state_layer_ids = [one + 1 for one in drafted.target_layers]
+    check_block_target(drafted, vllm_config)
+    read_target_layers(drafted, vllm_config)
     if vllm_config.load_config.load_format not in ("auto", "safetensors", "hf"):
         return
     ranks = vllm_config.parallel_config.tensor_parallel_size

@@ -26,12 +26,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
-from vllm.v1.kv_cache_interface import (
-    HiddenStateCacheSpec,
-    KVCacheConfig,
-    KVCacheSpec,
-    UniformTypeKVCacheSpecs,
-)
+from vllm.v1.kv_cache_interface import HiddenStateCacheSpec, KVCacheConfig
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -82,7 +77,7 @@ class AscendHiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):
         kv_cache_config: of all groups of caches.
 
     Raises:
-        InvalidInputError: no folder, or no group of hidden states.
+        InvalidInputError: no folder, another speculative method, or no group of hidden states.
     """
 
     def __init__(
@@ -90,7 +85,7 @@ class AscendHiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self.folder = folder_of(vllm_config)
-        self.group, self.block_size = _group_of(kv_cache_config)
+        self.group, self.block_size = _group_of(vllm_config, kv_cache_config)
         self._ended: list[_Finished] = []
         self._cache: torch.Tensor | None = None
         self._writes = False
@@ -238,22 +233,29 @@ def register_connector() -> None:
         KVConnectorFactory.register_connector(CONNECTOR, __name__, CONNECTOR)
 
 
-def _group_of(kv_cache_config: KVCacheConfig) -> tuple[int, int]:
+def _group_of(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> tuple[int, int]:
     """Number of the group of hidden states, and tokens of a block of it."""
-    found = []
-    for number, group in enumerate(kv_cache_config.kv_cache_groups):
-        # Where pages of all layers have as many tokens, one group holds them all.
-        whole = group.kv_cache_spec
-        inside: list[KVCacheSpec] = [whole]
-        if isinstance(whole, UniformTypeKVCacheSpecs):
-            inside = list(whole.kv_cache_specs.values())
-        states = [one for one in inside if isinstance(one, HiddenStateCacheSpec)]
-        found += [(number, one.block_size) for one in states]
+    speculative = vllm_config.speculative_config
+    if speculative is None or speculative.method != "extract_hidden_states":
+        raise InvalidInputError(
+            f"kv_connector={CONNECTOR!r} with the speculative method "
+            f"{None if speculative is None else speculative.method!r}",
+            "the method extract_hidden_states alone keeps hidden states",
+            "Set it, or leave the connector out.",
+        )
+    groups = kv_cache_config.kv_cache_groups
+    if len(groups) == 1:
+        # With pages of as many tokens one group holds all layers, of which a scheduler knows one.
+        return 0, groups[0].kv_cache_spec.block_size
+    found = [
+        (number, group.kv_cache_spec.block_size)
+        for number, group in enumerate(groups)
+        if isinstance(group.kv_cache_spec, HiddenStateCacheSpec)
+    ]
     if len(found) != 1:
         raise InvalidInputError(
-            f"{len(found)} groups of caches with hidden states",
-            f"{CONNECTOR} writes those of one, which the method extract_hidden_states makes",
-            "Set the speculative method to extract_hidden_states, for a model whose caches are "
-            "keys and values.",
+            f"{len(found)} groups of caches with hidden states among {len(groups)}",
+            f"{CONNECTOR} finds them by a group of their own",
+            "Serve a model whose caches are keys and values.",
         )
     return found[0]
