@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from ascend_models_kimi.testing import (
+    K3_SPECS,
+    TinyK3DSparkSpec,
+    write_k3_checkpoint,
+    write_k3_dspark,
+)
 from ascend_ops_core.checkpoint.headers import read_headers
 from ascend_ops_core.errors import InvalidInputError
 from ascend_vllm_plugin.cli.app import app
@@ -23,6 +30,7 @@ from ascend_vllm_plugin.planning.plan import make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import read_model
 from ascend_vllm_plugin.planning.weights import Layout, WeightFormat
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 CHECKPOINTS = Path(__file__).parents[3] / "tools/tiny_model/checkpoints"
@@ -249,3 +257,54 @@ def test_the_command_counts_a_draft() -> None:
     both = command("--speculative-config", json.dumps(config), "-k", "1")
     assert both.exit_code == 2
     assert "Give one of them" in both.stderr
+
+
+@pytest.mark.parametrize("method", DRAFTS)
+def test_a_draft_s_checkpoint_is_checked(method: str, tmp_path: Path) -> None:
+    name, tokens = DRAFTS[method]
+    target = CHECKPOINTS / name.split("-")[0]
+    assert check_checkpoint(target, Speculation(method, tokens, CHECKPOINTS / name)).problems == []
+    changed(CHECKPOINTS / name, tmp_path)
+    (problem,) = check_checkpoint(target, Speculation(method, tokens, tmp_path)).problems
+    assert "no *.safetensors file" in problem
+    tensors = load_file(CHECKPOINTS / name / "model.safetensors")
+    largest = max(tensors, key=lambda one: tensors[one].numel())
+    tensors[largest] = tensors[largest][:-1].clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    (problem,) = check_checkpoint(target, Speculation(method, tokens, tmp_path)).problems
+    assert "its config.json wants" in problem
+
+
+def test_kimi_k3_s_draft_is_counted_and_checked(tmp_path: Path) -> None:
+    spec = TinyK3DSparkSpec(K3_SPECS["k3"])
+    target = write_k3_checkpoint(K3_SPECS["k3"], tmp_path / "target")
+    way = Speculation("dspark", 4, write_k3_dspark(spec, tmp_path / "draft"))
+    assert check_checkpoint(target, way).problems == []
+    request = {"draft": way, "speculative_tokens": 4, "dtype": "float32"}
+    made, without = plan(target, **request), plan(target, dtype="float32")
+    assert made.weights["draft"] == stored(tmp_path / "draft")
+    latents = sum(use.layers for use in made.caches if use.states is None)
+    assert latents == sum(use.layers for use in without.caches if use.states is None) + 2
+    half = plan(target, layout=Layout(tensor=2), **request).weights["draft"]
+    assert made.weights["draft"] / 2 < half < made.weights["draft"]
+    write_k3_dspark(replace(spec, intermediate_size=96), tmp_path / "other")
+    (tmp_path / "draft" / "config.json").write_text(
+        (tmp_path / "other" / "config.json").read_text()
+    )
+    assert len(check_checkpoint(target, way).problems) == 6
+    (problem,) = check_checkpoint(
+        target, Speculation("dspark", 4, CHECKPOINTS / "qwen3-dspark")
+    ).problems
+    assert "for Kimi" in problem
+
+
+def test_the_command_checks_a_draft() -> None:
+    config = {"method": "medusa", "num_speculative_tokens": 3}
+    config["model"] = str(CHECKPOINTS / "llama-medusa")
+    arguments = ["check-model", str(LLAMA), "--speculative-config"]
+    result = CliRunner().invoke(app, [*arguments, json.dumps(config)])
+    assert result.exit_code == 1
+    assert "Use 4" in result.output
+    config["num_speculative_tokens"] = 4
+    assert CliRunner().invoke(app, [*arguments, json.dumps(config)]).exit_code == 0
+    assert CliRunner().invoke(app, [*arguments, "[]"]).exit_code == 2

@@ -17,6 +17,7 @@ __all__ = [
     "Headers",
     "heads_of",
     "layer_bytes",
+    "stored_values",
     "streams_of",
     "vocabulary_rows",
 ]
@@ -65,6 +66,27 @@ def layer_bytes(
     if architecture in DSPARK and config.get("enable_confidence_head", True):
         weights += _confidence(config, stored)
     return weights
+
+
+def stored_values(config: Mapping[str, Any], stored: Headers, streams: int) -> int:
+    """Values that the files of a draft with layers of its own must have.
+
+    Maps of tokens are left out.
+
+    Args:
+        config: the draft's.
+        stored: headers of its files, which say what it brings of what it may bring.
+        streams: hidden states of the target that it reads.
+    """
+    architecture, hidden = config["architectures"][0], config["hidden_size"]
+    sizes = _eagle3 if architecture in EAGLE3 else _block_draft
+    values = sum(sizes(config, architecture, streams, 1))
+    drafted = config.get("draft_vocab_size") or config["vocab_size"]
+    for name, rows in (("embed_tokens.weight", config["vocab_size"]), ("lm_head.weight", drafted)):
+        values += rows * hidden if name in stored else 0
+    if architecture in DSPARK and config.get("enable_confidence_head", True):
+        values += _confidence(config, stored) // _FLOAT32
+    return values
 
 
 def streams_of(config: Mapping[str, Any]) -> int:

@@ -27,6 +27,7 @@ from ascend_vllm_plugin.planning.draft_tensors import (
     Headers,
     heads_of,
     layer_bytes,
+    stored_values,
     streams_of,
     vocabulary_rows,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "PlannedDraft",
     "Speculation",
     "draft_buffers",
+    "draft_problem",
     "draft_step",
     "plan_draft",
     "read_draft",
@@ -53,6 +55,7 @@ _ARCHITECTURES = {
     "dspark": DSPARK,
 }
 _NOTHING = Estimate(0, "nothing is drafted")
+_MAPS = frozenset({"d2t", "t2d", "token_map"})
 METHODS = ("mtp", "ngram", "ngram_gpu", "suffix", *_ARCHITECTURES)
 """Methods that are planned."""
 
@@ -216,6 +219,37 @@ def plan_draft(speculation: Speculation, target: DraftTarget, step: Step) -> Pla
         ) from error
 
 
+def draft_problem(speculation: Speculation, target: DraftTarget) -> str | None:
+    """What keeps a draft's checkpoint from being served, told from its config and its headers.
+
+    Args:
+        speculation: names it; of methods without a draft there is nothing to tell.
+        target: what it drafts for.
+    """
+    if speculation.model is None:
+        return None
+    try:
+        plan_draft(speculation, target, Step(1, 1, speculation.tokens))
+        config, stored = read_draft(speculation.model)
+    except InvalidInputError as error:
+        return str(error)
+    if stored is None:
+        return f"{speculation.model}: there is no *.safetensors file here: download the weights"
+    if speculation.method == "medusa":
+        wanted = _medusa_values(config, config["vocab_size"])
+    else:
+        wanted = stored_values(config, stored, streams_of(config))
+    found = sum(
+        torch.Size(shape).numel() for name, (shape, _) in stored.items() if name not in _MAPS
+    )
+    if found == wanted:
+        return None
+    return (
+        f"{speculation.model}: its tensors have {found} values, its config.json wants {wanted}: "
+        "take a checkpoint that belongs to its config.json"
+    )
+
+
 def read_draft(path: Path) -> tuple[Mapping[str, Any], Headers | None]:
     """A draft's config, and the headers of its tensors where it has files.
 
@@ -272,12 +306,10 @@ def _verification(target: DraftTarget, step: Step, drafted: int = 0, how: str = 
 
 
 def _medusa(config: Mapping[str, Any], target: DraftTarget, step: Step) -> PlannedDraft:
-    hidden, heads = config["hidden_size"], config["num_heads"]
-    vocabulary = config.get("truncated_vocab_size") or target.vocab_size
-    inner = hidden * (hidden + bool(config.get("medusa_fc_bias")))
-    shared = bool(config.get("original_lm_head"))
-    rows = vocabulary_rows(vocabulary if shared else target.vocab_size, target.ranks)
-    weights = heads * config["num_hidden_layers"] * inner + (1 if shared else heads) * rows * hidden
+    heads, rows = config["num_heads"], target.vocab_size
+    if config.get("original_lm_head"):
+        rows = config.get("truncated_vocab_size") or rows
+    weights = _medusa_values(config, vocabulary_rows(rows, target.ranks))
     logits = step.sequences * heads * target.vocab_size * target.dtype.itemsize
     return PlannedDraft(
         weights * target.dtype.itemsize,
@@ -286,6 +318,15 @@ def _medusa(config: Mapping[str, Any], target: DraftTarget, step: Step) -> Plann
         _verification(target, step, logits, f", and logits of {heads} heads"),
         False,
     )
+
+
+def _medusa_values(config: Mapping[str, Any], rows: int) -> int:
+    """Values of all heads, whose matrices of logits have so many rows."""
+    hidden, heads = config["hidden_size"], config["num_heads"]
+    inner = hidden * (hidden + bool(config.get("medusa_fc_bias")))
+    matrices = 1 if config.get("original_lm_head") else heads
+    values: int = heads * config["num_hidden_layers"] * inner + matrices * rows * hidden
+    return values
 
 
 def _layers(

@@ -11,6 +11,7 @@ from ascend_attention.caches import CacheKind
 from ascend_models_kimi.kimi_k3.dspark_config import K3DSparkSpec
 from ascend_models_kimi.kimi_k3.dspark_weights import dspark_table
 from ascend_models_kimi.kimi_linear.sharding import Shard
+from ascend_ops_core.checkpoint.headers import read_headers
 from ascend_ops_core.errors import InvalidInputError
 
 from ascend_vllm_plugin.planning.drafts import (
@@ -25,6 +26,23 @@ from ascend_vllm_plugin.planning.kimi import PlannedKimi
 
 ARCHITECTURE = "K3DSparkModel"
 _FLOAT32 = 4
+
+
+def k3_draft_problems(path: Path, spec: PlannedKimi) -> list[str]:
+    """What keeps a draft's checkpoint from being served, told from its config and its headers.
+
+    Args:
+        path: directory of its checkpoint.
+        spec: the target.
+    """
+    try:
+        drafted = _spec_of(path, spec)
+        shard = Shard.of(drafted.text, 1, 0, (0, spec.vocab_size))
+    except InvalidInputError as error:
+        return [str(error)]
+    if not path.is_dir():
+        return [f"{path}: name the directory of the draft's checkpoint"]
+    return dspark_table(drafted, shard).problems(read_headers(path))
 
 
 def plan_k3_draft(
@@ -42,15 +60,7 @@ def plan_k3_draft(
     Raises:
         InvalidInputError: another draft, or one that does not belong to the target.
     """
-    config: Mapping[str, Any] = read_draft(path)[0]
-    architecture = (config.get("architectures") or ["none"])[0]
-    if architecture != ARCHITECTURE:
-        raise InvalidInputError(
-            f"a draft {architecture} for Kimi",
-            f"planned is {ARCHITECTURE}",
-            "Name another draft.",
-        )
-    drafted = K3DSparkSpec.from_config(config, spec.text)
+    drafted = _spec_of(path, spec)
     shard = Shard.of(drafted.text, target.ranks, 0, (0, target.vocab_size))
     weights = 0
     for rule in dspark_table(drafted, shard).rules.values():
@@ -68,3 +78,16 @@ def plan_k3_draft(
         draft_step(target, step, len(drafted.target_layers)),
         True,
     )
+
+
+def _spec_of(path: Path, spec: PlannedKimi) -> K3DSparkSpec:
+    """A draft's config, checked against the target's."""
+    config: Mapping[str, Any] = read_draft(path)[0]
+    architecture = (config.get("architectures") or ["none"])[0]
+    if architecture != ARCHITECTURE:
+        raise InvalidInputError(
+            f"a draft {architecture} for Kimi",
+            f"planned is {ARCHITECTURE}",
+            "Name another draft.",
+        )
+    return K3DSparkSpec.from_config(config, spec.text)
