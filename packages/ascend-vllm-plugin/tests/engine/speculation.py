@@ -220,6 +220,21 @@ def drafting(engine: Engine, width: int) -> Iterator[None]:
             setattr(owner, name, value)
 
 
+def repeating_prompt(oracle: Any, count: int) -> list[int]:
+    """A story in whose continuation by so many tokens two tokens stand as they stood before.
+
+    Methods that read text draft there.
+    """
+    for seed in range(100):
+        prompt = story_prompt(60, 300 + seed)
+        text = prompt + oracle.greedy(prompt, count).tokens
+        pairs = list(zip(text, text[1:], strict=False))
+        ends = range(len(prompt) - 1, len(text) - 3)
+        if any(pairs[end] in pairs[:end] for end in ends):
+            return prompt
+    raise AssertionError("none of a hundred stories repeats itself")
+
+
 def check_every_width(engine: Engine, requests: list[Request], expected: list[list[int]]) -> None:
     """Greedy tokens are the same with one draft a step, with two, up to those of the config."""
     widest = engine.engine.vllm_config.num_speculative_tokens

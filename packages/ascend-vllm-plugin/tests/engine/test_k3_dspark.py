@@ -22,7 +22,8 @@ def test_tokens_and_drafts(engines: EnginePool, checkpoints: Checkpoints, tmp_pa
     check_drafts(engine, target, tmp_path, WIDTH)
     check_planned(engine, checkpoints.folder(NAME), tmp_path)
     # A prefix of whole blocks: states, latents and the draft's context come from the caches.
-    prompt = random_prompt(300, 490, seed=77)
+    # vLLM leaves the last block of a hit out where a draft reads streams.
+    prompt = random_prompt(600, 490, seed=77)
     (first,), drafted = run(engine, [Request(prompt, 12)])
     (again,), drafted_again = run(engine, [Request(prompt, 12)])
     assert first.cached == 0 < again.cached

@@ -28,7 +28,9 @@ from .speculation import (
     check_ragged_chunks_and_prefix,
     check_stops,
     check_told,
+    drafting,
     engine_of,
+    repeating_prompt,
 )
 from .told import Stubborn
 from .trained import CHECKPOINTS, story_prompt
@@ -85,9 +87,8 @@ def test_tokens_are_the_target_s(
 def test_every_number_of_drafts(engine: Engine, checkpoints: Checkpoints, way: Way) -> None:
     if way.width < 7:
         return
-    # What repeats itself, methods that read text draft for.
-    requests = [Request(story_prompt(1, 3), 6), Request(story_prompt(25, 4) * 3, 9)]
     oracle = checkpoints.oracle(way.target)
+    requests = [Request(story_prompt(1, 3), 6), Request(repeating_prompt(oracle, 12), 12)]
     check_every_width(engine, requests, [oracle.greedy(r.prompt, r.count).tokens for r in requests])
 
 
@@ -148,7 +149,8 @@ def test_drafts_that_heed_no_text_leave_the_distribution_alone(
     law = torch.linspace(0, 9, 1024).softmax(dim=0)
     drafter = engine.runner.drafter
     monkeypatch.setattr(drafter, "propose", Stubborn(drafter, law, told=told))
-    assert_law_of_the_target(engine, checkpoints, way)
+    with drafting(engine, 2):
+        assert_law_of_the_target(engine, checkpoints, way)
 
 
 def assert_law_of_the_target(engine: Engine, checkpoints: Checkpoints, way: Way) -> None:

@@ -16,3 +16,5 @@ def test_states_are_those_of_transformers(
     engines: EnginePool, checkpoints: Checkpoints, tmp_path: Path
 ) -> None:
     check_states(engine_of(engines, "stories-llama", tmp_path), checkpoints, "stories-llama")
+    # Whose connector would be found by engines that start beside it.
+    engines.close()

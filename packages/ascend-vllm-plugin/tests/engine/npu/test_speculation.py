@@ -18,6 +18,7 @@ from ..speculation import (
     check_stops,
     check_told,
     engine_of,
+    repeating_prompt,
 )
 from ..trained import story_prompt
 from .conftest import FAMILY
@@ -64,9 +65,8 @@ def test_tokens_are_the_target_s(
 def test_every_number_of_drafts(engine: Engine, checkpoints: Checkpoints, way: Way) -> None:
     if way.width < 7:
         return
-    # What repeats itself, methods that read text draft for.
-    requests = [Request(story_prompt(1, 3), 6), Request(story_prompt(25, 4) * 3, 9)]
     oracle = checkpoints.oracle(way.target)
+    requests = [Request(story_prompt(1, 3), 6), Request(repeating_prompt(oracle, 12), 12)]
     check_every_width(engine, requests, [oracle.greedy(r.prompt, r.count).tokens for r in requests])
 
 
