@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,7 @@ def repeating_prompt(oracle: Any, count: int) -> list[int]:
     for seed in range(100):
         prompt = story_prompt(60, 300 + seed)
         text = prompt + oracle.greedy(prompt, count).tokens
-        pairs = list(zip(text, text[1:], strict=False))
+        pairs = list(pairwise(text))
         ends = range(len(prompt) - 1, len(text) - 3)
         if any(pairs[end] in pairs[:end] for end in ends):
             return prompt
