@@ -91,7 +91,8 @@ class Speculation:
             needed = self.method in _ARCHITECTURES
             raise InvalidInputError(
                 f"method {self.method!r} {'without' if needed else 'with'} a model",
-                f"methods with a draft of their own are {', '.join(_ARCHITECTURES)}",
+                f"drafts with a checkpoint of their own have {', '.join(_ARCHITECTURES)}; one in "
+                "the target's, as DeepSeek-V4's DSpark, is not planned",
                 "Name the draft's directory as 'model'." if needed else "Leave 'model' out.",
             )
 

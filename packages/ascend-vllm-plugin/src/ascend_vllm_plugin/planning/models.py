@@ -139,7 +139,7 @@ def draft_key(spec: ModelSpec) -> str:
 
 
 def gives_hidden_states(spec: ModelSpec) -> bool:
-    """Whether a draft can read the streams between the model's layers."""
+    """Whether a draft that reads the streams between the model's layers is planned beside it."""
     return isinstance(spec, PlannedDense | PlannedMiniMaxM3 | PlannedKimi)
 
 
@@ -310,6 +310,20 @@ def rotary_tables(spec: ModelSpec) -> tuple[int, int]:
     if isinstance(spec, PlannedDense):
         return 1, spec.head_dim
     return 1, spec.qk_rope_head_dim
+
+
+def rotary_bytes(
+    spec: ModelSpec, max_model_len: int, *, draft: bool = False, dtype: torch.dtype
+) -> int:
+    """Bytes of the tables of cos and sin, one row per position.
+
+    They are float32, except where vLLM makes them, of the model's ``dtype``.
+    """
+    if isinstance(spec, PlannedDense):
+        return spec.rotary_bytes(dtype)
+    count, width = rotary_tables(spec)
+    one = 2 * max_model_len * (width // 2) * 4
+    return count * one * (2 if draft else 1)
 
 
 def widest_tensor_parallel(spec: ModelSpec) -> int:

@@ -14,6 +14,7 @@ from ascend_vllm_plugin.planning import estimates, step_memory
 from ascend_vllm_plugin.planning.balancing import balancing, check_balancing
 from ascend_vllm_plugin.planning.block_pool import BlockPool, LayerCache, caches_of, pool_of
 from ascend_vllm_plugin.planning.cache_use import CacheUse, uses_of
+from ascend_vllm_plugin.planning.dense import PlannedDense
 from ascend_vllm_plugin.planning.drafts import DraftTarget, PlannedDraft, plan_draft
 from ascend_vllm_plugin.planning.estimates import Estimate
 from ascend_vllm_plugin.planning.kimi import PlannedKimi
@@ -24,6 +25,7 @@ from ascend_vllm_plugin.planning.models import (
     draft_key,
     gives_hidden_states,
     has_int8_latents,
+    rotary_bytes,
     shares_contexts,
 )
 from ascend_vllm_plugin.planning.projection import PlannedProjection, planned_projection
@@ -35,7 +37,6 @@ from ascend_vllm_plugin.planning.weights import (
     Layout,
     WeightFormat,
     check_layout,
-    rotary_bytes,
     weights_by_part,
 )
 
@@ -278,9 +279,9 @@ def _drafted(
     if request.draft.reads_hidden_states and not gives_hidden_states(spec):
         raise InvalidInputError(
             f"method {request.draft.method!r}",
-            "a draft reads hidden states between layers, which of the models that are planned "
-            "Llama, Qwen3, MiniMax-M3 and Kimi give",
-            "Choose mtp, medusa, ngram or suffix.",
+            "drafts that read hidden states between layers are planned for Llama, Qwen3, MiniMax-M3 "
+            "and Kimi",
+            "Plan with mtp, medusa, ngram or suffix.",
         )
     target = DraftTarget(
         hidden_size=spec.hidden_size,
@@ -323,13 +324,11 @@ def gib(size: int) -> str:
 
 
 def _check_dense(spec: ModelSpec, layout: Layout, weight_format: WeightFormat) -> None:
-    if spec.n_routed_experts:
-        return
-    if layout.expert > 1:
+    if layout.expert > 1 and not spec.n_routed_experts:
         raise InvalidInputError(
             f"ep={layout.expert}", "the model has no routed experts", "Use ep=1."
         )
-    if weight_format is not WeightFormat.MODEL:
+    if isinstance(spec, PlannedDense) and weight_format is not WeightFormat.MODEL:
         raise InvalidInputError(
             f"weight format {weight_format.value!r}",
             "dense models are planned in the model's dtype",

@@ -25,7 +25,6 @@ from ascend_vllm_plugin.planning.models import (
     PlannedKimi,
     main_table,
     mtp_table,
-    rotary_tables,
     shard_of,
     with_whole_experts,
 )
@@ -353,20 +352,6 @@ def stored_bytes(
     if scheme is None:
         return tensor_bytes(kind, shape, dtype, WeightFormat.MODEL)
     return scheme.nbytes(torch.Size(shape[:-1]).numel(), shape[-1])
-
-
-def rotary_bytes(
-    spec: ModelSpec, max_model_len: int, *, draft: bool = False, dtype: torch.dtype
-) -> int:
-    """Bytes of the tables of cos and sin, one row per position.
-
-    They are float32, except where vLLM makes them, of the model's ``dtype``.
-    """
-    if isinstance(spec, PlannedDense):
-        return spec.rotary_bytes(dtype)
-    count, width = rotary_tables(spec)
-    one = 2 * max_model_len * (width // 2) * 4
-    return count * one * (2 if draft else 1)
 
 
 def _shard(
