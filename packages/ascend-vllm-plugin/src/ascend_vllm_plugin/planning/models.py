@@ -45,7 +45,9 @@ from ascend_vllm_plugin.planning.qwen3_next_config import Qwen3NextSpec
 from ascend_vllm_plugin.planning.qwen3_next_tensors import Shard as Qwen3NextShard
 from ascend_vllm_plugin.planning.states import SMALLEST_BLOCK, StateUse
 
-ModelSpec = DeepseekV4Spec | DeepseekV3Spec | PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec | PlannedDense
+ModelSpec = (
+    DeepseekV4Spec | DeepseekV3Spec | PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec | PlannedDense
+)
 ModelShard = V4Shard | V3Shard | M3Shard | KimiShard | Qwen3NextShard | DenseShard
 
 V4 = "deepseek_v4"
@@ -367,7 +369,9 @@ def has_int8_latents(
         device: a key of the cache table.
         cache_dtype: ``"family"`` or ``"model"``, as in ``additional_config``.
     """
-    if isinstance(spec, DeepseekV4Spec | PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec | PlannedDense):
+    if isinstance(
+        spec, DeepseekV4Spec | PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec | PlannedDense
+    ):
         return False
     sparse = _architecture(spec).sparse
     return wants_int8_latents(described, cache_dtype, sparse=sparse, family=device)
