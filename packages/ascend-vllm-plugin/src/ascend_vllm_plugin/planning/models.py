@@ -369,9 +369,9 @@ def has_int8_latents(
         device: a key of the cache table.
         cache_dtype: ``"family"`` or ``"model"``, as in ``additional_config``.
     """
-    if isinstance(
-        spec, DeepseekV4Spec | PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec | PlannedDense
-    ):
+    if isinstance(spec, PlannedDense | DeepseekV4Spec | Qwen3NextSpec):
+        return False
+    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi):
         return False
     sparse = _architecture(spec).sparse
     return wants_int8_latents(described, cache_dtype, sparse=sparse, family=device)

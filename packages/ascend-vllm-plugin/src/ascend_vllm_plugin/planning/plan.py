@@ -279,8 +279,8 @@ def _drafted(
     if request.draft.reads_hidden_states and not gives_hidden_states(spec):
         raise InvalidInputError(
             f"method {request.draft.method!r}",
-            "drafts that read hidden states between layers are planned for Llama, Qwen3, MiniMax-M3 "
-            "and Kimi",
+            "drafts that read hidden states between layers are planned for Llama, Qwen3, "
+            "MiniMax-M3 and Kimi",
             "Plan with mtp, medusa, ngram or suffix.",
         )
     target = DraftTarget(

@@ -95,6 +95,7 @@ class AscendDraftMLAImpl(AscendMLAImpl):
             cache.ropes,
             RowIndex(block, slots - block * rows),
             interleaved=weights.shape.interleaved,
+            split=weights.split,
         )
 
     def attend(self, query: MLAQuery, meta: AscendMLAMetadata) -> torch.Tensor:
