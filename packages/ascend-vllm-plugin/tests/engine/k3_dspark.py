@@ -22,7 +22,7 @@ from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import read_model
 
 from .harness import Engine, Request, Result, assert_all_match
-from .speculation import interrupted
+from .speculation import check_every_width, interrupted
 
 NAME = "k3"
 SHAPES = [(1, 9, 0), (40, 7, 0), (65, 6, 1)]
@@ -75,7 +75,7 @@ def run(engine: Engine, requests: list[Request]) -> tuple[list[Result], list[lis
 def check_drafts(engine: Engine, target: K3Oracle, draft: Path, width: int) -> None:
     """A ragged batch in chunks: tokens are the target's, and drafts those of the formulas.
 
-    Thrown out while they have drafts, requests say the same.
+    Thrown out while they have drafts, or with fewer drafts, requests say the same.
     """
     requests = [
         Request(target.clear_prompt(length, count + width, seed=length), count, at)
@@ -89,9 +89,11 @@ def check_drafts(engine: Engine, target: K3Oracle, draft: Path, width: int) -> N
         rounds = oracle.speculate(request.prompt, result.tokens, width)
         assert len(rounds.drafts) >= 2
         assert found[: len(rounds.drafts)] == rounds.drafts
+    tokens = [one.tokens for one in results]
     with interrupted(engine, 4, 7):
         again = engine.run(requests)
-    assert [one.tokens for one in again] == [one.tokens for one in results]
+    assert [one.tokens for one in again] == tokens
+    check_every_width(engine, requests, tokens)
 
 
 def check_planned(engine: Engine, folder: Path, draft: Path) -> None:

@@ -133,7 +133,7 @@ def test_sampled_tokens_follow_the_target_s_distribution(
 
     Half of the prompts are stories, for which drafts are good, the others random tokens.
     """
-    engine = engine_of(engines, way, max_num_seqs=50)
+    engine = engine_of(engines, way, max_num_seqs=100)
     before = accepted(engine)
     assert_law_of_the_target(engine, checkpoints, way)
     assert accepted(engine) > before
@@ -144,7 +144,7 @@ def test_drafts_that_heed_no_text_leave_the_distribution_alone(
     engines: EnginePool, checkpoints: Checkpoints, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Drawn from one law that has nothing to do with the target's, and told to be, or not."""
-    engine = engine_of(engines, way, max_num_seqs=50)
+    engine = engine_of(engines, way, max_num_seqs=100)
     told = "draft_sample_method" in way.settings
     law = torch.linspace(0, 9, 1024).softmax(dim=0)
     drafter = engine.runner.drafter
