@@ -362,7 +362,7 @@ def test_dtype_is_the_one_that_vllm_takes(
     assert dtype_of(config, asked, WeightFormat.MODEL) is expected
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"model_type": "llama"}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"model_type": "gpt2"}'])
 def test_what_is_no_deepseek_v4_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InvalidInputError):

@@ -78,7 +78,7 @@ def test_a_block_size_of_other_caches_is_refused(folder: Path) -> None:
 
 
 def test_other_models_are_named(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     with pytest.raises(InvalidInputError, match="'deepseek_v4', 'deepseek_v3'"):
         read_model(tmp_path)
 

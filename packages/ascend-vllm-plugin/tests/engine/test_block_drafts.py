@@ -9,17 +9,20 @@ import pytest
 import torch
 
 from .block_drafts import (
+    TARGET,
     assert_accepted_as_the_oracle,
     assert_as_without_drafts,
+    said,
     start,
     story,
     target,
 )
 from .harness import Engine, Request
+from .speculation import check_every_width, check_planned
 
 pytestmark = pytest.mark.engine
 
-DRAFTS = {"dflash2": 7, "dspark": 3}
+DRAFTS = {"dflash2": 7, "dspark": 7}
 SETTINGS = {
     # Few blocks, so that a batch of long requests does not fit.
     "dflash2": {"block_size": 32, "num_gpu_blocks_override": 20, "enable_prefix_caching": True},
@@ -61,6 +64,15 @@ def test_a_ragged_batch_in_chunks(engine: Engine, kind: str, scratch: Path) -> N
     with engine.scheduling_at_most(50):
         accepted = assert_accepted_as_the_oracle(engine, kind, scratch, DRAFTS[kind], ragged(0))
     assert accepted > 1, "a trained draft is right more often than that"
+
+
+def test_every_number_of_drafts(engine: Engine) -> None:
+    requests = [Request(story(1, 21), 8), Request(story(45, 22), 8)]
+    check_every_width(engine, requests, [said(one.prompt, one.count) for one in requests])
+
+
+def test_memory_is_what_was_planned(engine: Engine) -> None:
+    check_planned(engine, TARGET, "cpu")
 
 
 def test_a_context_that_fills_up_inside_a_block(engine: Engine, kind: str, scratch: Path) -> None:

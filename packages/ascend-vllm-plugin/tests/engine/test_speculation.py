@@ -20,22 +20,29 @@ from .speculation import (
     Way,
     accepted,
     batch,
+    check_every_width,
     check_full_context,
     check_mixed_sampling,
+    check_planned,
     check_preemption,
     check_ragged_chunks_and_prefix,
     check_stops,
+    check_told,
+    drafting,
     engine_of,
+    repeating_prompt,
 )
+from .told import Stubborn
 from .trained import CHECKPOINTS, story_prompt
 
 pytestmark = pytest.mark.engine
 
 LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 PROBABILISTIC = Way("stories-llama", "eagle3", 3, {"draft_sample_method": "probabilistic"})
-GREEDY_DRAFTS = Way("stories-qwen3", "eagle3", 6)
+GREEDY_DRAFTS = Way("stories-qwen3", "eagle3", 7)
+TEXT = Way("stories-llama", "ngram", 7, LOOKUP)
 WAYS = [
-    Way("stories-llama", "ngram", 5, LOOKUP),
+    TEXT,
     Way("stories-llama", "suffix", 7),
     Way("stories-llama", "medusa", 4),
     PROBABILISTIC,
@@ -77,6 +84,25 @@ def test_tokens_are_the_target_s(
     check(engine, checkpoints, way)
 
 
+def test_every_number_of_drafts(engine: Engine, checkpoints: Checkpoints, way: Way) -> None:
+    if way.width < 7:
+        return
+    oracle = checkpoints.oracle(way.target)
+    requests = [Request(story_prompt(1, 3), 6), Request(repeating_prompt(oracle, 12), 12)]
+    check_every_width(engine, requests, [oracle.greedy(r.prompt, r.count).tokens for r in requests])
+
+
+def test_drafts_that_are_all_right_or_the_least_likely(
+    engine: Engine, checkpoints: Checkpoints, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way is TEXT:
+        check_told(engine, checkpoints, way, monkeypatch)
+
+
+def test_memory_is_what_was_planned(engine: Engine, checkpoints: Checkpoints, way: Way) -> None:
+    check_planned(engine, checkpoints.folder(way.target), "cpu")
+
+
 def places_in_distribution(
     checkpoints: Checkpoints, way: Way, prompts: list[list[int]], tokens: list[list[int]], seed: int
 ) -> torch.Tensor:
@@ -107,13 +133,32 @@ def test_sampled_tokens_follow_the_target_s_distribution(
 
     Half of the prompts are stories, for which drafts are good, the others random tokens.
     """
+    engine = engine_of(engines, way, max_num_seqs=100)
+    before = accepted(engine)
+    assert_law_of_the_target(engine, checkpoints, way)
+    assert accepted(engine) > before
+
+
+@pytest.mark.parametrize("way", [PROBABILISTIC, GREEDY_DRAFTS], ids=str, indirect=True)
+def test_drafts_that_heed_no_text_leave_the_distribution_alone(
+    engines: EnginePool, checkpoints: Checkpoints, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawn from one law that has nothing to do with the target's, and told to be, or not."""
+    engine = engine_of(engines, way, max_num_seqs=100)
+    told = "draft_sample_method" in way.settings
+    law = torch.linspace(0, 9, 1024).softmax(dim=0)
+    drafter = engine.runner.drafter
+    monkeypatch.setattr(drafter, "propose", Stubborn(drafter, law, told=told))
+    with drafting(engine, 2):
+        assert_law_of_the_target(engine, checkpoints, way)
+
+
+def assert_law_of_the_target(engine: Engine, checkpoints: Checkpoints, way: Way) -> None:
     from vllm import SamplingParams
 
-    engine = engine_of(engines, way, max_num_seqs=50)
     prompts = [
         story_prompt(30, 100 + i) if i % 2 else random_prompt(30, 1024, seed=i) for i in range(100)
     ]
-    before = accepted(engine)
     outputs = engine.llm.generate(
         [{"prompt_token_ids": ids} for ids in prompts],
         [
@@ -124,7 +169,6 @@ def test_sampled_tokens_follow_the_target_s_distribution(
         ],
         use_tqdm=False,
     )
-    assert accepted(engine) > before
     tokens = [list(output.outputs[0].token_ids) for output in outputs]
     places = places_in_distribution(checkpoints, way, prompts, tokens, seed=1)
     assert len(places) == 20_000

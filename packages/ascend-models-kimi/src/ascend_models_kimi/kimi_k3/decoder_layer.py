@@ -42,6 +42,10 @@ class MixedStream(NamedTuple):
         """
         return cls(embedded.new_empty((-(-layers // block), *embedded.shape)), embedded, None)
 
+    def sum(self) -> torch.Tensor:
+        """``[T, H]``, what was summed up since the last block of layers began."""
+        return self.running if self.update is None else self.running + self.update
+
     def mixed(self, residual: AttentionResidual, blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The mixture of the first sums and the running one, and the running one after addition."""
         sums = self.sums[:blocks]

@@ -14,6 +14,7 @@ from vllm.model_executor.models.interfaces import (
     HasInnerState,
     IsHybrid,
     MultiModalEmbeddings,
+    SupportsEagle3,
     SupportsMultiModal,
 )
 from vllm.models.kimi_k3.common.mm_preprocess import (
@@ -27,7 +28,7 @@ from ascend_models_kimi.kimi_k3.processing import AscendKimiK3ProcessingInfo
 from ascend_models_kimi.kimi_k3.vision.config import VisionSpec
 from ascend_models_kimi.kimi_k3.vision.tower import KimiK3VisionModel
 from ascend_models_kimi.kimi_k3.vision.weights import text_table, whole_table
-from ascend_models_kimi.kimi_linear.model import AscendKimiLinearForCausalLM
+from ascend_models_kimi.kimi_linear.model import AscendKimiLinearForCausalLM, Hidden
 
 _TextModel = AscendKimiLinearForCausalLM
 
@@ -37,7 +38,9 @@ _TextModel = AscendKimiLinearForCausalLM
     info=AscendKimiK3ProcessingInfo,
     dummy_inputs=KimiK3DummyInputsBuilder,
 )
-class AscendKimiK3ForConditionalGeneration(nn.Module, SupportsMultiModal, HasInnerState, IsHybrid):
+class AscendKimiK3ForConditionalGeneration(
+    nn.Module, SupportsMultiModal, HasInnerState, IsHybrid, SupportsEagle3
+):
     """Kimi-K3 as vLLM's ``KimiK3ForConditionalGeneration``.
 
     Raises:
@@ -115,9 +118,9 @@ class AscendKimiK3ForConditionalGeneration(nn.Module, SupportsMultiModal, HasInn
         intermediate_tensors: IntermediateTensors | None = None,
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
-    ) -> torch.Tensor:
+    ) -> Hidden:
         """See :meth:`AscendKimiLinearForCausalLM.forward`."""
-        hidden: torch.Tensor = self.language_model(
+        hidden: Hidden = self.language_model(
             input_ids, positions, intermediate_tensors, inputs_embeds
         )
         return hidden

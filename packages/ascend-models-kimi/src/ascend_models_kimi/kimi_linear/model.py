@@ -17,7 +17,12 @@ from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
-from vllm.model_executor.models.interfaces import HasInnerState, IsHybrid
+from vllm.model_executor.models.interfaces import (
+    EagleModelMixin,
+    HasInnerState,
+    IsHybrid,
+    SupportsEagle3,
+)
 from vllm.sequence import IntermediateTensors
 
 from ascend_models_kimi.kimi_k3.decoder_layer import AscendKimiDecoderLayer, MixedStream
@@ -27,8 +32,11 @@ from ascend_models_kimi.kimi_linear.decoder_layer import KimiBlocks, KimiDecoder
 from ascend_models_kimi.kimi_linear.validation import check_engine_config
 from ascend_models_kimi.kimi_linear.weights import main_table, text_root
 
+Hidden = torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]
+"""Hidden states ``[T, H]``, with the streams that a draft reads where there is one."""
 
-class AscendKimiLinearModel(nn.Module):
+
+class AscendKimiLinearModel(nn.Module, EagleModelMixin):
     """Embedding and layers; the final norm is made of the rows that get logits alone.
 
     Args:
@@ -36,6 +44,10 @@ class AscendKimiLinearModel(nn.Module):
         vllm_config: the engine's config.
         prefix: prefix of the layers' names.
     """
+
+    aux_hidden_state_layers: tuple[int, ...] = ()
+    """Layers in front of which a draft reads the stream: on Kimi-K3's mixed stream the sum of the
+    layers since the last block began, whatever the layer itself mixes it with."""
 
     def __init__(self, spec: KimiLinearSpec, vllm_config: VllmConfig, prefix: str) -> None:
         super().__init__()
@@ -59,12 +71,15 @@ class AscendKimiLinearModel(nn.Module):
 
     def forward(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    ) -> Hidden:
         """Hidden states ``[T, H]`` in front of the final norm.
 
         Args:
             input_ids: ``[T]``; read where there are no embeddings.
             inputs_embeds: ``[T, H]``, or None.
+
+        Returns:
+            ``[T, H]``; with auxiliary layers also the streams ``[T, H]`` in front of them.
         """
         follow_torch_threads()
         if inputs_embeds is None:
@@ -73,23 +88,32 @@ class AscendKimiLinearModel(nn.Module):
         if self.output_attn_res is not None:
             return self._forward_attn_residual(inputs_embeds, self.output_attn_res)
         stream = Stream(None, inputs_embeds)
-        for layer in self.layers:
+        read: list[torch.Tensor] = []
+        for number, layer in enumerate(self.layers):
+            if number in self.aux_hidden_state_layers:
+                read.append(stream.sum())
             stream = layer(stream)
-        return stream.sum()
+        if len(self.layers) in self.aux_hidden_state_layers:
+            read.append(stream.sum())
+        return (stream.sum(), read) if read else stream.sum()
 
-    def _forward_attn_residual(
-        self, embedded: torch.Tensor, output: AttentionResidual
-    ) -> torch.Tensor:
+    def _forward_attn_residual(self, embedded: torch.Tensor, output: AttentionResidual) -> Hidden:
         """The same on Kimi-K3's mixed stream."""
         block = self.spec.attn_res_block_size
         assert block is not None
         stream = MixedStream.begin(embedded, len(self.layers), block)
-        for layer in self.layers:
+        read: list[torch.Tensor] = []
+        for number, layer in enumerate(self.layers):
+            if number in self.aux_hidden_state_layers:
+                read.append(stream.sum())
             stream = layer(stream)
-        return stream.mixed(output, len(stream.sums))[0]
+        if len(self.layers) in self.aux_hidden_state_layers:
+            read.append(stream.sum())
+        hidden = stream.mixed(output, len(stream.sums))[0]
+        return (hidden, read) if read else hidden
 
 
-class AscendKimiLinearForCausalLM(nn.Module, HasInnerState, IsHybrid):
+class AscendKimiLinearForCausalLM(nn.Module, HasInnerState, IsHybrid, SupportsEagle3):
     """Kimi-Linear, or Kimi-K3's text model, as vLLM's ``KimiLinearForCausalLM``.
 
     A checkpoint that also has images can be served by it, without them.
@@ -142,9 +166,9 @@ class AscendKimiLinearForCausalLM(nn.Module, HasInnerState, IsHybrid):
         intermediate_tensors: IntermediateTensors | None = None,
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
-    ) -> torch.Tensor:
-        """Hidden states ``[T, H]`` in front of the final norm, from which a draft continues."""
-        hidden: torch.Tensor = self.model(input_ids, inputs_embeds)
+    ) -> Hidden:
+        """See :meth:`AscendKimiLinearModel.forward`; a draft continues from the hidden states."""
+        hidden: Hidden = self.model(input_ids, inputs_embeds)
         return hidden
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:

@@ -6,11 +6,15 @@ import logging
 from collections.abc import Callable, Mapping
 
 from ascend_fused_moe.vllm.checkpoint_forms import check_forms, checkpoint_forms
+from ascend_ops_core.checkpoint.headers import check_headers
 from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.vllm.block_drafts import check_block_target, read_target_layers
 from ascend_ops_core.vllm.checkpoint_quantization import METHOD
 from vllm.config import CompilationMode, ParallelConfig, VllmConfig
 
+from ascend_models_kimi.kimi_k3.dspark_config import K3DSparkSpec
+from ascend_models_kimi.kimi_k3.dspark_weights import dspark_table
 from ascend_models_kimi.kimi_k3.mtp_weights import check_drafts, mtp_table
 from ascend_models_kimi.kimi_linear.build import cache_family
 from ascend_models_kimi.kimi_linear.config import KimiLinearSpec
@@ -133,6 +137,21 @@ def _leave_uncompiled(vllm_config: VllmConfig) -> None:
         compilation.mode = CompilationMode.NONE
 
 
+def _check_dspark(spec: KimiLinearSpec, vllm_config: VllmConfig) -> None:
+    """Refuse a draft that cannot be served, and say behind which layers it reads the streams."""
+    speculative = vllm_config.speculative_config
+    assert speculative is not None
+    draft = speculative.draft_model_config
+    drafted = K3DSparkSpec.from_config(draft.hf_config, spec)
+    check_block_target(drafted, vllm_config)
+    read_target_layers(drafted, vllm_config)
+    if vllm_config.load_config.load_format not in ("auto", "safetensors", "hf"):
+        return
+    ranks = vllm_config.parallel_config.tensor_parallel_size
+    shard = Shard.of(drafted.text, ranks, 0, (0, spec.vocab_size))
+    check_headers(dspark_table(drafted, shard), draft.model)
+
+
 def check_request(vllm_config: VllmConfig) -> None:
     """Everything that can be told in the user's process, before workers start.
 
@@ -144,6 +163,9 @@ def check_request(vllm_config: VllmConfig) -> None:
     spec = KimiLinearSpec.from_config(model.hf_config)
     _leave_uncompiled(vllm_config)
     check_engine_config(spec, vllm_config)
+    speculative = vllm_config.speculative_config
+    if speculative is not None and speculative.method == "dspark":
+        _check_dspark(spec, vllm_config)
     shard = Shard.of(
         spec,
         parallel.tensor_parallel_size,
@@ -154,7 +176,6 @@ def check_request(vllm_config: VllmConfig) -> None:
     if vllm_config.load_config.load_format not in ("auto", "safetensors", "hf"):
         return
     tables: list[Callable[[KimiLinearSpec, Shard, str], WeightTable]] = [main_table]
-    speculative = vllm_config.speculative_config
     if speculative is not None and speculative.method == "mtp":
         check_drafts(spec)
         tables.append(mtp_table)

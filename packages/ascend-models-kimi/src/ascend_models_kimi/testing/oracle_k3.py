@@ -93,6 +93,16 @@ class K3Oracle:
         ]
 
     @oracle_run()
+    def streams(self, ids: Sequence[int]) -> list[list[torch.Tensor]]:
+        """Return of every token the running sums `[hidden]` in front of and behind all layers."""
+        memories = self._memories()
+        found: list[list[torch.Tensor]] = []
+        for one in ids:
+            found.append([])
+            self._token(self._embedding(one), memories, found[-1])
+        return found
+
+    @oracle_run()
     def greedy(
         self,
         prompt_ids: Sequence[int],
@@ -181,13 +191,23 @@ class K3Oracle:
     def _memories(self) -> list[Memory]:
         return [Memory() for _ in range(self.config["num_hidden_layers"])]
 
-    def _token(self, embedding: torch.Tensor, memories: list[Memory]) -> torch.Tensor:
-        """One token through all layers, its sources in a list."""
+    def _token(
+        self,
+        embedding: torch.Tensor,
+        memories: list[Memory],
+        passed: list[torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """One token through all layers, its sources in a list.
+
+        `passed` receives the running sum in front of every layer, and behind the last.
+        """
         block = self.config["attn_res_block_size"]
         done: list[torch.Tensor] = []
         running = embedding
         for layer, memory in enumerate(memories):
             name = f"model.layers.{layer}"
+            if passed is not None:
+                passed.append(running)
             mixed = self._mix([*done, running], f"{name}.self_attention_res")
             x = self._norm(mixed, f"{name}.input_layernorm")
             delta = layer + 1 in self.config["linear_attn_config"]["kda_layers"]
@@ -201,6 +221,8 @@ class K3Oracle:
             mixed = self._mix([*done, running], f"{name}.mlp_res")
             x = self._norm(mixed, f"{name}.post_attention_layernorm")
             running = running + self._ffn(name, x)
+        if passed is not None:
+            passed.append(running)
         return self._mix([*done, running], "model.output_attn_res")
 
     def _mix(self, sources: list[torch.Tensor], name: str) -> torch.Tensor:

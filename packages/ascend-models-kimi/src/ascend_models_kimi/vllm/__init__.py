@@ -38,6 +38,7 @@ def register() -> None:
         ("KimiLinearForCausalLM", "AscendKimiLinearForCausalLM"),
         ("KimiK3ForConditionalGeneration", "AscendKimiK3ForConditionalGeneration"),
         ("KimiK3MTPModel", "AscendKimiK3MTP"),
+        ("K3DSparkModel", "AscendK3DSparkForCausalLM"),
     ):
         ModelRegistry.register_model(name, f"{module}:{served}")
 

@@ -32,6 +32,7 @@ def register_drafts() -> None:
 
     from ascend_specdec.vllm.acceptance import watch_acceptance
     from ascend_specdec.vllm.block_hooks import take_block_drafts
+    from ascend_specdec.vllm.hidden_states import register_connector
     from ascend_specdec.vllm.proposers import replace_proposers
 
     take_block_drafts()
@@ -47,6 +48,7 @@ def register_drafts() -> None:
     ):
         ModelRegistry.register_model(name, f"{module}:{served}")
     replace_proposers()
+    register_connector()
     watch_acceptance()
 
 

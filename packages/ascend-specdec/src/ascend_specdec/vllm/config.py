@@ -56,13 +56,17 @@ def check_speculation(vllm_config: VllmConfig) -> None:
 
 
 def _check_connector(vllm_config: VllmConfig) -> None:
-    """Refuse vLLM's example, whose streams and pinned memory are those of CUDA."""
+    """Refuse vLLM's example, whose streams and pinned memory are those of CUDA, or no folder."""
+    from ascend_specdec.vllm.hidden_states import CONNECTOR, folder_of
+
     transfer = vllm_config.kv_transfer_config
     connector = None if transfer is None else transfer.kv_connector
+    if connector == CONNECTOR:
+        folder_of(vllm_config)
     if connector == "ExampleHiddenStatesConnector":
         raise InvalidInputError(
             f"method='extract_hidden_states' with kv_connector={connector!r}",
             "it copies through pinned memory of CUDA, and would end the engine with the first "
             "request",
-            "Name a connector of your own.",
+            f"Name {CONNECTOR}, which writes the same files.",
         )

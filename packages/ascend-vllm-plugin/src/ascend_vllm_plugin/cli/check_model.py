@@ -19,6 +19,13 @@ def check_model(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Checkpoint directory with its config.json.")
     ],
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            help="The engine's speculative_config, a JSON object: also check the draft that it "
+            "names as model."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of lines.")
     ] = False,
@@ -34,9 +41,12 @@ def check_model(
     from ascend_ops_core.errors import InvalidInputError
 
     from ascend_vllm_plugin.planning.checkpoint import check_checkpoint
+    from ascend_vllm_plugin.planning.drafts import Speculation
 
     try:
-        report = check_checkpoint(directory)
+        given = speculative_config
+        draft = None if given is None else Speculation.parse(given)
+        report = check_checkpoint(directory, draft)
     except InvalidInputError as error:
         Console(stderr=True).print(
             f"error: {error}", markup=False, highlight=False, soft_wrap=True, style="red"

@@ -18,6 +18,7 @@ from ascend_vllm_plugin.cli.torch_autoload import switch_autoload_off
 from ascend_vllm_plugin.planning.hccl import VARIABLE, buffer_mib
 
 if TYPE_CHECKING:
+    from ascend_vllm_plugin.planning.drafts import Speculation
     from ascend_vllm_plugin.planning.weights import Layout
 
 _GIB = 1024**3
@@ -126,6 +127,14 @@ def plan(
         int,
         typer.Option("--speculative-tokens", "-k", min=0, help="Tokens that MTP drafts a step."),
     ] = 0,
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            help="The engine's speculative_config, a JSON object with method, "
+            "num_speculative_tokens and, where there is one, the draft's directory as model. "
+            "Instead of --speculative-tokens."
+        ),
+    ] = None,
     prefix_caching: Annotated[
         bool,
         typer.Option(
@@ -173,7 +182,7 @@ def plan(
 ) -> None:
     """Plan a deployment: what a card's memory is used for, whether it fits, what to change.
 
-    Shows the weights part by part after they are split, the five kinds of cache and the blocks
+    Shows the weights part by part after they are split, the kinds of cache and the blocks
     that vLLM makes of them, estimates of activations, graphs and communication buffers (each with
     how it was made), and the shortest prefix that is reused. Nothing is loaded and no NPU is
     needed; nothing was measured on one. The exit code is 0 if everything fits, 1 if it does not
@@ -191,6 +200,7 @@ def plan(
     from ascend_vllm_plugin.planning.source import read_model
 
     try:
+        drafted, draft = _speculation(speculative_config, speculative_tokens)
         request = PlanRequest(
             device=device,
             layout=_layout(cards, tp, dp, ep, dcp, redundant_experts),
@@ -206,7 +216,8 @@ def plan(
             kv_cache_memory_bytes=kv_cache_memory_bytes,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
-            speculative_tokens=speculative_tokens,
+            speculative_tokens=drafted,
+            draft=draft,
             prefix_caching=prefix_caching,
             async_scheduling=async_scheduling,
             graphs=graphs,
@@ -228,6 +239,24 @@ def plan(
     else:
         report.show(made, Console())
     raise typer.Exit(0 if made.fits else 1)
+
+
+def _speculation(text: str | None, tokens: int) -> tuple[int, Speculation | None]:
+    """Drafted tokens of a step, and how they are drafted if not by MTP."""
+    from ascend_ops_core.errors import InvalidInputError
+
+    from ascend_vllm_plugin.planning.drafts import Speculation
+
+    if text is None:
+        return tokens, None
+    if tokens:
+        raise InvalidInputError(
+            f"speculative_tokens={tokens} beside a speculative_config",
+            "both say how many tokens are drafted",
+            "Give one of them.",
+        )
+    given = Speculation.parse(text)
+    return given.tokens, None if given.method == "mtp" else given
 
 
 def _layout(

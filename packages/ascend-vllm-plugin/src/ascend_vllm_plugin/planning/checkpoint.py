@@ -17,6 +17,9 @@ from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights.descriptions import CacheDescription
 from ascend_ops_core.quantized_weights.weight import check_family
 
+from ascend_vllm_plugin.planning.drafts import DraftTarget, Speculation, draft_problem
+from ascend_vllm_plugin.planning.kimi import PlannedKimi
+from ascend_vllm_plugin.planning.kimi_draft import k3_draft_problems
 from ascend_vllm_plugin.planning.models import (
     ModelSpec,
     as_described,
@@ -58,8 +61,12 @@ class CheckpointReport:
     notes: list[str] = field(default_factory=list)
 
 
-def check_checkpoint(directory: Path) -> CheckpointReport:
+def check_checkpoint(directory: Path, speculation: Speculation | None = None) -> CheckpointReport:
     """Compare config, headers and quantization description. Reads no tensor.
+
+    Args:
+        directory: of the checkpoint.
+        speculation: also check the draft that it names.
 
     Raises:
         InvalidInputError: no directory, or nothing in it that describes a model.
@@ -80,7 +87,19 @@ def check_checkpoint(directory: Path) -> CheckpointReport:
         return report
     if stored:
         _compare(report, spec, config, stored)
+    if speculation is not None:
+        report.problems += _draft_problems(spec, speculation)
     return report
+
+
+def _draft_problems(spec: ModelSpec, speculation: Speculation) -> list[str]:
+    if isinstance(spec, PlannedKimi) and speculation.model is not None:
+        return k3_draft_problems(speculation.model, spec)
+    target = DraftTarget(
+        spec.hidden_size, spec.vocab_size, spec.max_position_embeddings, torch.bfloat16
+    )
+    problem = draft_problem(speculation, target)
+    return [] if problem is None else [problem]
 
 
 def _read_files(report: CheckpointReport) -> Headers:

@@ -30,6 +30,10 @@ from ascend_ops_core.quantized_weights.descriptions import CacheDescription
 
 from ascend_vllm_plugin.compressed_caches import block_sizes
 from ascend_vllm_plugin.planning import qwen3_next, qwen3_next_tensors
+from ascend_vllm_plugin.planning.dense import MODEL_TYPES as DENSE_TYPES
+from ascend_vllm_plugin.planning.dense import PlannedDense
+from ascend_vllm_plugin.planning.dense import Shard as DenseShard
+from ascend_vllm_plugin.planning.dense import check_block as check_dense_block
 from ascend_vllm_plugin.planning.kimi import MODEL_TYPES as KIMI_TYPES
 from ascend_vllm_plugin.planning.kimi import PlannedKimi, description_at_the_top
 from ascend_vllm_plugin.planning.kimi import Shard as KimiShard
@@ -41,11 +45,13 @@ from ascend_vllm_plugin.planning.qwen3_next_config import Qwen3NextSpec
 from ascend_vllm_plugin.planning.qwen3_next_tensors import Shard as Qwen3NextShard
 from ascend_vllm_plugin.planning.states import SMALLEST_BLOCK, StateUse
 
-ModelSpec = DeepseekV4Spec | DeepseekV3Spec | PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec
-ModelShard = V4Shard | V3Shard | M3Shard | KimiShard | Qwen3NextShard
+ModelSpec = (
+    DeepseekV4Spec | DeepseekV3Spec | PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec | PlannedDense
+)
+ModelShard = V4Shard | V3Shard | M3Shard | KimiShard | Qwen3NextShard | DenseShard
 
 V4 = "deepseek_v4"
-MODEL_TYPES = (V4, *ARCHITECTURES, *M3_TYPES, *KIMI_TYPES, *QWEN3_NEXT_TYPES)
+MODEL_TYPES = (V4, *ARCHITECTURES, *M3_TYPES, *KIMI_TYPES, *QWEN3_NEXT_TYPES, *DENSE_TYPES)
 
 
 def read_spec(config: Mapping[str, Any]) -> ModelSpec:
@@ -66,6 +72,8 @@ def read_spec(config: Mapping[str, Any]) -> ModelSpec:
         return PlannedKimi.from_config(config)
     if kind in QWEN3_NEXT_TYPES:
         return Qwen3NextSpec.from_config(config)
+    if kind in DENSE_TYPES:
+        return PlannedDense.from_config(config)
     return ARCHITECTURES[kind].spec.from_config(config)
 
 
@@ -88,6 +96,9 @@ def main_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
     if isinstance(spec, Qwen3NextSpec):
         assert isinstance(shard, Qwen3NextShard)
         return qwen3_next_tensors.main_table(spec, shard)
+    if isinstance(spec, PlannedDense):
+        assert isinstance(shard, DenseShard)
+        return spec.main_table(shard)
     assert isinstance(shard, V3Shard)
     return v3_weights.main_table(_architecture(spec), spec, shard)
 
@@ -106,6 +117,8 @@ def mtp_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
     if isinstance(spec, Qwen3NextSpec):
         assert isinstance(shard, Qwen3NextShard)
         return qwen3_next_tensors.mtp_table(spec, shard)
+    if isinstance(spec, PlannedDense):
+        return WeightTable({}, ())
     assert isinstance(shard, V3Shard)
     return v3_weights.mtp_table(_architecture(spec), spec, shard)
 
@@ -125,6 +138,11 @@ def draft_key(spec: ModelSpec) -> str:
     """The config's key for the number of MTP layers."""
     m3 = isinstance(spec, PlannedMiniMaxM3)
     return "num_mtp_modules" if m3 else "num_nextn_predict_layers"
+
+
+def gives_hidden_states(spec: ModelSpec) -> bool:
+    """Whether a draft that reads the streams between the model's layers is planned beside it."""
+    return isinstance(spec, PlannedDense | PlannedMiniMaxM3 | PlannedKimi)
 
 
 def shares_contexts(spec: ModelSpec) -> bool:
@@ -152,7 +170,7 @@ def shard_of(
     """
     if isinstance(spec, DeepseekV4Spec):
         return V4Shard.of(spec, size, 0, vocabulary, projection)
-    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi):
+    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi | PlannedDense):
         return spec.shard(size, vocabulary)
     if isinstance(spec, Qwen3NextSpec):
         return Qwen3NextShard.of(spec, size, vocabulary)
@@ -171,6 +189,7 @@ def with_whole_experts(
         vocabulary: its rows of embedding and head.
     """
     routed, own = (0, intermediate), (0, shared)
+    assert not isinstance(shard, DenseShard)
     if isinstance(shard, V4Shard):
         return replace(shard, intermediate=routed, shared_intermediate=own, vocabulary=vocabulary)
     return replace(shard, intermediate=routed, shared=own, vocabulary=vocabulary)
@@ -226,6 +245,8 @@ def caches_of_layer(
             ranks=ranks,
             states=states or StateUse(),
         )
+    if isinstance(spec, PlannedDense):
+        return spec.caches(layer, dtype=dtype, block_tokens=block_tokens, ranks=ranks)
     if not isinstance(spec, DeepseekV4Spec):
         return _architecture(spec).caches(
             spec, layer, dtype, device, block_tokens, keep_dtype, int8_latents
@@ -264,6 +285,9 @@ def check_block_size(spec: ModelSpec, device: str, block_size: int | None) -> No
                 f"Leave --block-size unset, or use a multiple of {SMALLEST_BLOCK}.",
             )
         return
+    elif isinstance(spec, PlannedDense):
+        check_dense_block(block_size, device)
+        return
     else:
         kind, sizes = "latent", list(latent_blocks(device))
     if block_size not in (None, *sizes):
@@ -285,7 +309,23 @@ def rotary_tables(spec: ModelSpec) -> tuple[int, int]:
         return 0, 0
     if isinstance(spec, Qwen3NextSpec):
         return 1, spec.rotary_dim
+    if isinstance(spec, PlannedDense):
+        return 1, spec.head_dim
     return 1, spec.qk_rope_head_dim
+
+
+def rotary_bytes(
+    spec: ModelSpec, max_model_len: int, *, draft: bool = False, dtype: torch.dtype
+) -> int:
+    """Bytes of the tables of cos and sin, one row per position.
+
+    They are float32, except where vLLM makes them, of the model's ``dtype``.
+    """
+    if isinstance(spec, PlannedDense):
+        return spec.rotary_bytes(dtype)
+    count, width = rotary_tables(spec)
+    one = 2 * max_model_len * (width // 2) * 4
+    return count * one * (2 if draft else 1)
 
 
 def widest_tensor_parallel(spec: ModelSpec) -> int:
@@ -329,7 +369,9 @@ def has_int8_latents(
         device: a key of the cache table.
         cache_dtype: ``"family"`` or ``"model"``, as in ``additional_config``.
     """
-    if isinstance(spec, DeepseekV4Spec | PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec):
+    if isinstance(spec, PlannedDense | DeepseekV4Spec | Qwen3NextSpec):
+        return False
+    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi):
         return False
     sparse = _architecture(spec).sparse
     return wants_int8_latents(described, cache_dtype, sparse=sparse, family=device)

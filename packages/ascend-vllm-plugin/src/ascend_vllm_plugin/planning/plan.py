@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from ascend_attention.caches import CacheRole, RowScales
 from ascend_attention.step_bytes import StepSize
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
 from ascend_vllm_plugin.planning import estimates, step_memory
 from ascend_vllm_plugin.planning.balancing import balancing, check_balancing
-from ascend_vllm_plugin.planning.block_pool import BlockPool, LayerCache, Load, caches_of, pool_of
+from ascend_vllm_plugin.planning.block_pool import BlockPool, LayerCache, caches_of, pool_of
+from ascend_vllm_plugin.planning.cache_use import CacheUse, uses_of
+from ascend_vllm_plugin.planning.dense import PlannedDense
+from ascend_vllm_plugin.planning.drafts import DraftTarget, PlannedDraft, plan_draft
 from ascend_vllm_plugin.planning.estimates import Estimate
+from ascend_vllm_plugin.planning.kimi import PlannedKimi
+from ascend_vllm_plugin.planning.kimi_draft import plan_k3_draft
 from ascend_vllm_plugin.planning.models import (
     ModelSpec,
     check_block_size,
     draft_key,
+    gives_hidden_states,
     has_int8_latents,
+    rotary_bytes,
     shares_contexts,
 )
 from ascend_vllm_plugin.planning.projection import PlannedProjection, planned_projection
@@ -31,45 +37,10 @@ from ascend_vllm_plugin.planning.weights import (
     Layout,
     WeightFormat,
     check_layout,
-    rotary_bytes,
     weights_by_part,
 )
 
 _GIB = 1024**3
-
-
-@dataclass(frozen=True)
-class CacheUse:
-    """One of the kinds of cache, over all layers of one compress ratio.
-
-    Attributes:
-        role: what a row is.
-        compress_ratio: ratio of the layers.
-        layers: how many layers have it.
-        block_tokens: tokens per block.
-        rows: rows per block.
-        width: values per row.
-        dtype: dtype of a value, where it is quantised.
-        scales: of a quantised row, or None.
-        row_bytes: bytes of a row with its scales.
-        window: tokens that stay cached, or None for all.
-        states: recurrent states of a request, or None where a row is of tokens.
-        request_bytes: bytes of a generating request's blocks on one card, all layers, without
-            padding.
-    """
-
-    role: CacheRole
-    compress_ratio: int
-    layers: int
-    block_tokens: int
-    rows: int
-    width: int
-    dtype: torch.dtype
-    scales: RowScales | None
-    row_bytes: int
-    window: int | None
-    states: int | None
-    request_bytes: int
 
 
 @dataclass(frozen=True)
@@ -89,6 +60,7 @@ class Plan:
         buffers: what the runner keeps for the largest step.
         graphs: estimate.
         hccl: estimate.
+        drafting: what a draft with a checkpoint of its own, or none, keeps and works on.
         balancing: of experts by load.
         block_tables: made after the caches.
         attention: of the largest step, which vLLM does not measure.
@@ -111,6 +83,7 @@ class Plan:
     buffers: Estimate
     graphs: Estimate
     hccl: Estimate
+    drafting: Estimate
     balancing: Estimate
     block_tables: Estimate
     attention: Estimate
@@ -128,7 +101,14 @@ class Plan:
     @property
     def fixed_bytes(self) -> int:
         """Everything but the caches."""
-        others = (self.activations, self.buffers, self.graphs, self.hccl, self.balancing)
+        others = (
+            self.activations,
+            self.buffers,
+            self.graphs,
+            self.hccl,
+            self.drafting,
+            self.balancing,
+        )
         fixed = sum(self.weights.values()) + self.rotary_bytes
         fixed += sum(part.bytes for part in others)
         return fixed + self.block_tables.bytes + self.attention.bytes
@@ -156,7 +136,7 @@ class Plan:
     def longest_context(self) -> int:
         """Largest context that fits with this concurrency, within what the model was made for."""
         limit, load = self.source.spec.max_position_embeddings, self.request.load
-        draft = self.request.speculative_tokens > 0
+        draft = self.request.uses_mtp
         # What shrinks with the context leaves that much more for the caches.
         parts = self.graphs, self.block_tables, self.attention
         growing = self.rotary_bytes + sum(part.bytes for part in parts)
@@ -165,7 +145,7 @@ class Plan:
         low, high = 0, limit
         while low < high:
             length = (low + high + 1) // 2
-            left = spare - rotary_bytes(self.source.spec, length, draft=draft)
+            left = spare - rotary_bytes(self.source.spec, length, draft=draft, dtype=self.dtype)
             left -= sum(part.bytes for part in self._of_context(length))
             memory = left if given is None else given
             if memory <= left and self.pool.fits(memory, load, length):
@@ -175,7 +155,7 @@ class Plan:
         return low
 
     def _of_context(self, length: int) -> tuple[Estimate, Estimate, Estimate]:
-        draft = self.request.speculative_tokens > 0
+        draft = self.request.uses_mtp
         shape = Shape(self.source.spec, self.request.layout, self.dtype.itemsize, draft)
         return _of_context(shape, self.pool, self.request, length)
 
@@ -191,12 +171,12 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
             does not fit is no error: see :func:`~ascend_vllm_plugin.planning.advice.refusal`.
     """
     spec = source.spec
-    draft = request.speculative_tokens > 0
+    draft = request.uses_mtp
     if draft and not spec.num_mtp_layers:
         raise InvalidInputError(
             f"speculative_tokens={request.speculative_tokens}",
             f"the model's config has {draft_key(spec)}=0",
-            "Plan without speculation.",
+            "Plan without speculation, or with another method (--speculative-config).",
         )
     length = request.max_model_len or spec.max_position_embeddings
     if length > spec.max_position_embeddings:
@@ -212,6 +192,7 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
     layout, step = request.layout, request.step
     # Before caches and projection are chosen, since its error names the numbers of cards that
     # would do.
+    _check_dense(spec, layout, weight_format)
     check_layout(spec, layout)
     caches = caches_of(
         spec,
@@ -225,6 +206,10 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         ranks=request.layout.tensor,
         states=request.states,
     )
+    drafted = _drafted(spec, request, dtype, length)
+    caches += [
+        LayerCache(spec.num_hidden_layers + i, kind) for i, kind in enumerate(drafted.caches)
+    ]
     _check_kv_dtype(request, caches)
     check_balancing(spec, layout)
     projection = planned_projection(
@@ -232,7 +217,7 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
     )
     _check_context(spec, layout)
     shape = Shape(spec, layout, dtype.itemsize, draft)
-    pool = pool_of(caches, draft=draft, context_ranks=layout.context)
+    pool = pool_of(caches, draft=draft or drafted.eagle, context_ranks=layout.context)
     graphs, tables, attention = _of_context(shape, pool, request, length)
     weights = weights_by_part(
         spec,
@@ -245,6 +230,8 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         projection=None if projection is None else projection.part,
         projection_quantised=projection is not None and projection.variant.quantised,
     )
+    if drafted.weights:
+        weights["draft"] = drafted.weights
     activations = step_memory.activations(shape, step)
     plan = Plan(
         source=source,
@@ -254,7 +241,7 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         weight_format=weight_format,
         memory_bytes=_memory(request),
         weights=weights,
-        rotary_bytes=rotary_bytes(spec, length, draft=draft),
+        rotary_bytes=rotary_bytes(spec, length, draft=draft, dtype=dtype),
         activations=activations,
         buffers=step_memory.buffers(
             shape,
@@ -266,13 +253,14 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         ),
         graphs=graphs,
         hccl=_hccl(request, projection.ranks if projection and projection.own_group else 1),
+        drafting=drafted.estimate,
         balancing=balancing(
             spec, layout, weights.get("routed experts", 0), activations.bytes, draft=draft
         ),
         block_tables=tables,
         attention=attention,
         needed_hccl=_needed_hccl(source, request, dtype),
-        caches=tuple(_uses(caches, length, request.load, layout.context)),
+        caches=tuple(uses_of(caches, length, request.load, layout.context)),
         pool=pool,
         projection=projection,
         cache_bytes=0,
@@ -280,6 +268,41 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
     given = request.kv_cache_memory_bytes
     left = max(plan.budget - plan.fixed_bytes, 0)
     return replace(plan, cache_bytes=left if given is None else given)
+
+
+def _drafted(
+    spec: ModelSpec, request: PlanRequest, dtype: torch.dtype, length: int
+) -> PlannedDraft:
+    """What other ways of drafting than the model's own take; nothing without them."""
+    if request.draft is None:
+        return PlannedDraft()
+    if request.draft.reads_hidden_states and not gives_hidden_states(spec):
+        raise InvalidInputError(
+            f"method {request.draft.method!r}",
+            "drafts that read hidden states between layers are planned for Llama, Qwen3, "
+            "MiniMax-M3 and Kimi",
+            "Plan with mtp, medusa, ngram or suffix.",
+        )
+    target = DraftTarget(
+        hidden_size=spec.hidden_size,
+        vocab_size=spec.vocab_size,
+        max_model_len=length,
+        dtype=dtype,
+        ranks=request.layout.tensor,
+        block_tokens=request.block_size,
+    )
+    if isinstance(spec, PlannedKimi) and request.draft.reads_hidden_states:
+        assert request.draft.model is not None
+        (latent,) = spec.caches(
+            spec.num_hidden_layers,
+            dtype=dtype,
+            device=request.device,
+            block_tokens=request.block_size,
+            ranks=request.layout.tensor,
+            states=request.states,
+        )
+        return plan_k3_draft(request.draft.model, spec, latent, target, request.step)
+    return plan_draft(request.draft, target, request.step)
 
 
 def _of_context(
@@ -300,44 +323,27 @@ def gib(size: int) -> str:
     return f"{size / _GIB:.2f} GiB"
 
 
+def _check_dense(spec: ModelSpec, layout: Layout, weight_format: WeightFormat) -> None:
+    if layout.expert > 1 and not spec.n_routed_experts:
+        raise InvalidInputError(
+            f"ep={layout.expert}", "the model has no routed experts", "Use ep=1."
+        )
+    if isinstance(spec, PlannedDense) and weight_format is not WeightFormat.MODEL:
+        raise InvalidInputError(
+            f"weight format {weight_format.value!r}",
+            "dense models are planned in the model's dtype",
+            "Leave --weight-format at auto.",
+        )
+
+
 def _check_context(spec: ModelSpec, layout: Layout) -> None:
     if layout.context > 1 and not shares_contexts(spec):
         raise InvalidInputError(
             f"dcp={layout.context}",
             "DeepSeek-V4's compressed caches and windows lie whole on every card, of MiniMax-M3 "
-            "ranks share the scores of blocks, not the caches, and recurrent states have no tokens "
-            "to be shared out by",
+            "ranks share the scores of blocks, not the caches, recurrent states have no tokens to "
+            "be shared out by, and of dense models ranks share the heads",
             "Plan without it.",
-        )
-
-
-def _uses(
-    caches: Sequence[LayerCache], length: int, load: Load, context_ranks: int
-) -> Iterator[CacheUse]:
-    kinds = list(dict.fromkeys(cache.kind for cache in caches))
-    for kind in sorted(
-        kinds, key=lambda one: (one.compress_ratio, list(CacheRole).index(one.role))
-    ):
-        layers = sum(cache.kind == kind for cache in caches)
-        held = length
-        if kind.window is not None:
-            held = min(kind.window - 1 + load.decode_in_flight, length)
-        blocks = -(-held // (kind.block_tokens * context_ranks))
-        states = kind.use.slots if isinstance(kind, StatePages) else None
-        blocks = blocks if states is None else states
-        yield CacheUse(
-            kind.role,
-            kind.compress_ratio,
-            layers,
-            kind.block_tokens,
-            kind.rows_per_block,
-            kind.width,
-            kind.dtype,
-            kind.scales,
-            kind.row_bytes,
-            kind.window,
-            states,
-            blocks * kind.block_bytes * layers,
         )
 
 

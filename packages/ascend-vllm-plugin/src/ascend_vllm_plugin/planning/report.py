@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ascend_vllm_plugin.planning.advice import notes, refusal
-from ascend_vllm_plugin.planning.plan import CacheUse, Plan, gib
+from ascend_vllm_plugin.planning.cache_use import CacheUse
+from ascend_vllm_plugin.planning.plan import Plan, gib
 from ascend_vllm_plugin.planning.weights import parameters
 
 COMPUTED = "computed"
@@ -49,6 +50,7 @@ def _segments(plan: Plan) -> Iterator[Segment]:
     yield Segment("step buffers", plan.buffers.bytes, "estimate", plan.buffers.how)
     yield Segment("graphs", plan.graphs.bytes, "estimate", plan.graphs.how)
     yield Segment("HCCL buffers", plan.hccl.bytes, "estimate", plan.hccl.how)
+    yield Segment("drafting", plan.drafting.bytes, "estimate", plan.drafting.how)
     yield Segment("load balancing", plan.balancing.bytes, "estimate", plan.balancing.how)
     yield Segment("block tables", plan.block_tables.bytes, "estimate", plan.block_tables.how)
     yield Segment("attention of a step", plan.attention.bytes, "estimate", plan.attention.how)
@@ -89,6 +91,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "max_num_batched_tokens": request.max_num_batched_tokens,
             "max_num_seqs": request.max_num_seqs,
             "speculative_tokens": request.speculative_tokens,
+            "speculative_method": _method(plan),
             "o_proj": _projection(plan),
             "o_proj_tensor_parallel_size": request.o_proj_tensor_parallel_size,
         },
@@ -312,6 +315,12 @@ def _pool_table(plan: Plan) -> Table:
             str(group.blocks_at_most(plan.max_model_len, plan.request.load.tokens_in_flight)),
         )
     return table
+
+
+def _method(plan: Plan) -> str | None:
+    if plan.request.draft is not None:
+        return plan.request.draft.method
+    return "mtp" if plan.request.uses_mtp else None
 
 
 def _projection(plan: Plan) -> str:

@@ -9,6 +9,7 @@ from ascend_ops_core.errors import InvalidInputError
 
 from ascend_vllm_plugin.planning.block_pool import Load
 from ascend_vllm_plugin.planning.captures import CapturePlan, default_sizes, plan_captures
+from ascend_vllm_plugin.planning.drafts import Speculation
 from ascend_vllm_plugin.planning.estimates import Step
 from ascend_vllm_plugin.planning.hccl import DEFAULT_MIB
 from ascend_vllm_plugin.planning.states import StateUse
@@ -37,7 +38,8 @@ class PlanRequest:
         kv_cache_memory_bytes: memory of the caches, or None for what is left.
         max_num_batched_tokens: tokens of a step.
         max_num_seqs: requests of a step.
-        speculative_tokens: tokens that MTP drafts in a step; 0 loads no draft.
+        speculative_tokens: tokens that are drafted in a step; 0 loads no draft.
+        draft: how, if not by the model's own MTP layers.
         prefix_caching: whether prefixes are cached for models with recurrent states, where vLLM
             does so only if asked; other models' prefixes are.
         async_scheduling: whether the next step is scheduled before the last one is settled.
@@ -63,6 +65,7 @@ class PlanRequest:
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 128
     speculative_tokens: int = 0
+    draft: Speculation | None = None
     prefix_caching: bool = False
     async_scheduling: bool = True
     graphs: bool = True
@@ -95,12 +98,23 @@ class PlanRequest:
             if value is not None:
                 _at_least(name, value, 1)
         _at_least("speculative_tokens", self.speculative_tokens, 0)
+        if self.draft is not None and self.draft.tokens != self.speculative_tokens:
+            raise InvalidInputError(
+                f"speculative_tokens={self.speculative_tokens}",
+                f"the speculative config drafts {self.draft.tokens}",
+                "Give one of both.",
+            )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise InvalidInputError(
                 f"gpu_memory_utilization={self.gpu_memory_utilization}",
                 "it is a share of the card's memory",
                 "Give a number above 0 and at most 1.",
             )
+
+    @property
+    def uses_mtp(self) -> bool:
+        """Whether the model's own MTP layers draft."""
+        return self.speculative_tokens > 0 and self.draft is None
 
     @property
     def captures(self) -> CapturePlan:

@@ -27,6 +27,7 @@ from ascend_ops_core.devices import DeviceFacts
 
 from ascend_vllm_plugin.planning.block_pool import CacheGroup
 from ascend_vllm_plugin.planning.captures import CapturePlan
+from ascend_vllm_plugin.planning.dense import PlannedDense
 from ascend_vllm_plugin.planning.estimates import MIB, Estimate, Step
 from ascend_vllm_plugin.planning.kimi import PlannedKimi
 from ascend_vllm_plugin.planning.minimax import PlannedMiniMaxM3
@@ -215,6 +216,8 @@ def _attention_bytes(
             )
         # Layers need one or the other first; the larger is set aside.
         return total + max(working, exchanged)
+    if isinstance(spec, PlannedDense):
+        return 0
     if facts is None or isinstance(spec, Qwen3NextSpec):
         return total
     if isinstance(spec, PlannedKimi):
@@ -252,6 +255,8 @@ def _token_bytes(shape: Shape) -> int:
     heads = spec.num_attention_heads // shape.layout.tensor
     if isinstance(spec, DeepseekV3Spec):
         return _latent_token_bytes(shape, spec, heads)
+    if isinstance(spec, PlannedDense):
+        return spec.token_bytes(shape.layout.tensor, shape.hidden, item)
     if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec):
         if isinstance(spec, Qwen3NextSpec):
             widest = token_bytes(spec, shape.layout.tensor, shape.hidden, item)

@@ -18,13 +18,13 @@ from ascend_ops_core.checkpoint.table import TensorRule
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import QuantizationResolver
 
+from ascend_vllm_plugin.planning.dense import PlannedDense
 from ascend_vllm_plugin.planning.models import (
     ModelShard,
     ModelSpec,
     PlannedKimi,
     main_table,
     mtp_table,
-    rotary_tables,
     shard_of,
     with_whole_experts,
 )
@@ -194,6 +194,9 @@ def weights_by_part(
 
     def measure(name: str, rule: TensorRule) -> int:
         shape = _local_shape(name, rule, spec, layout)
+        if isinstance(spec, PlannedDense):
+            # vLLM's own models hold vectors in the model's dtype as well.
+            return torch.Size(shape).numel() * dtype.itemsize
         if projection_quantised and _PROJECTION.search(name):
             count = torch.Size(shape).numel()
             return count + count // _MXFP8_BLOCK
@@ -349,13 +352,6 @@ def stored_bytes(
     if scheme is None:
         return tensor_bytes(kind, shape, dtype, WeightFormat.MODEL)
     return scheme.nbytes(torch.Size(shape[:-1]).numel(), shape[-1])
-
-
-def rotary_bytes(spec: ModelSpec, max_model_len: int, *, draft: bool = False) -> int:
-    """Bytes of the tables of cos and sin, float32, one row per position."""
-    count, width = rotary_tables(spec)
-    one = 2 * max_model_len * (width // 2) * 4
-    return count * one * (2 if draft else 1)
 
 
 def _shard(

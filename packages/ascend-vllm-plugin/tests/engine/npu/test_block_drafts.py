@@ -8,17 +8,26 @@ from pathlib import Path
 import pytest
 from ascend_ops_core.testing.simulated_npu import counters
 
-from ..block_drafts import assert_accepted_as_the_oracle, assert_as_without_drafts, start, story
+from ..block_drafts import (
+    TARGET,
+    assert_accepted_as_the_oracle,
+    assert_as_without_drafts,
+    said,
+    start,
+    story,
+)
 from ..harness import Engine, Request
+from ..speculation import check_every_width, check_planned
+from .conftest import FAMILY
 
 pytestmark = pytest.mark.engine_npu
 
-DRAFTS = {"dflash": 4, "dspark": 6}
+DRAFTS = {"dflash": 7, "dspark": 7}
 GRAPHS = {
     "enforce_eager": False,
     "compilation_config": {
         "cudagraph_mode": "FULL_DECODE_ONLY",
-        "cudagraph_capture_sizes": [7, 28],
+        "cudagraph_capture_sizes": [8, 32],
     },
 }
 
@@ -56,6 +65,15 @@ def test_a_ragged_batch_in_chunks(engine: Engine, kind: str, scratch: Path) -> N
         assert_accepted_as_the_oracle(engine, kind, scratch, DRAFTS[kind], ragged(0))
     if kind == "dspark":
         assert (counters() - before).replays > 0, "the target's decode steps are graphs"
+
+
+def test_every_number_of_drafts(engine: Engine) -> None:
+    requests = [Request(story(1, 21), 8), Request(story(45, 22), 8)]
+    check_every_width(engine, requests, [said(one.prompt, one.count) for one in requests])
+
+
+def test_memory_is_what_was_planned(engine: Engine) -> None:
+    check_planned(engine, TARGET, FAMILY)
 
 
 def test_a_context_that_fills_up_and_random_neighbours(engine: Engine) -> None:

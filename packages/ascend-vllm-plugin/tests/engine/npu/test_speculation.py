@@ -6,25 +6,32 @@ from typing import Any
 
 import pytest
 
-from ..harness import Checkpoints, Engine, EnginePool
+from ..harness import Checkpoints, Engine, EnginePool, Request
 from ..speculation import (
     Way,
+    check_every_width,
     check_full_context,
     check_mixed_sampling,
+    check_planned,
     check_preemption,
     check_ragged_chunks_and_prefix,
     check_stops,
+    check_told,
     engine_of,
+    repeating_prompt,
 )
+from ..trained import story_prompt
+from .conftest import FAMILY
 
 pytestmark = pytest.mark.engine_npu
 
 LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 PREEMPTED = Way("stories-llama", "eagle3", 2, {"draft_sample_method": "probabilistic"})
+TEXT = Way("stories-llama", "ngram", 7, LOOKUP)
 WAYS = [
-    Way("stories-llama", "ngram", 4, LOOKUP),
+    TEXT,
     Way("stories-llama", "ngram_gpu", 3, LOOKUP),
-    Way("stories-qwen3", "suffix", 5),
+    Way("stories-qwen3", "suffix", 7),
     Way("stories-llama", "medusa", 4),
     Way("stories-qwen3", "eagle3", 7),
     PREEMPTED,
@@ -53,6 +60,25 @@ def test_tokens_are_the_target_s(
     engine: Engine, checkpoints: Checkpoints, way: Way, check: Any
 ) -> None:
     check(engine, checkpoints, way)
+
+
+def test_every_number_of_drafts(engine: Engine, checkpoints: Checkpoints, way: Way) -> None:
+    if way.width < 7:
+        return
+    oracle = checkpoints.oracle(way.target)
+    requests = [Request(story_prompt(1, 3), 6), Request(repeating_prompt(oracle, 12), 12)]
+    check_every_width(engine, requests, [oracle.greedy(r.prompt, r.count).tokens for r in requests])
+
+
+def test_drafts_that_are_all_right_or_the_least_likely(
+    engine: Engine, checkpoints: Checkpoints, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way is TEXT:
+        check_told(engine, checkpoints, way, monkeypatch)
+
+
+def test_memory_is_what_was_planned(engine: Engine, checkpoints: Checkpoints, way: Way) -> None:
+    check_planned(engine, checkpoints.folder(way.target), FAMILY)
 
 
 @pytest.mark.parametrize("way", [PREEMPTED], ids=str, indirect=True)

@@ -1,0 +1,81 @@
+"""Hidden states of the target in files, on any device, against transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from ascend_models_deepseek.testing import FLOAT32_LOGITS_ATOL
+from ascend_specdec.vllm.hidden_states import CONNECTOR, read_hidden_states
+
+from .harness import Checkpoints, Engine, EnginePool
+from .trained import story_prompt
+
+LAYERS = (0, 2, 5)
+"""In front of which the streams are taken; of six."""
+
+
+def engine_of(engines: EnginePool, target: str, folder: Path, **settings: Any) -> Engine:
+    """An engine that writes the states of all requests to a folder."""
+    states = {"eagle_aux_hidden_state_layer_ids": list(LAYERS)}
+    return engines.get(
+        target,
+        speculative_config={
+            "method": "extract_hidden_states",
+            "num_speculative_tokens": 1,
+            "draft_model_config": {"hf_config": states},
+        },
+        kv_transfer_config={
+            "kv_connector": CONNECTOR,
+            "kv_role": "kv_producer",
+            "kv_connector_extra_config": {"shared_storage_path": str(folder)},
+        },
+        max_model_len=512,
+        enable_prefix_caching=True,
+        **settings,
+    )
+
+
+def check_states(engine: Engine, checkpoints: Checkpoints, target: str) -> None:
+    """Chunks, a prefix hit, and answers: every state is that of transformers."""
+    from vllm import SamplingParams
+
+    oracle = checkpoints.oracle(target)
+    prompts = [story_prompt(n, 200 + n) for n in (1, 90, 300, 129)]
+    wishes = [{}, {"include_output_tokens": True}, {}, {"include_output_tokens": True}]
+    params = [
+        SamplingParams(
+            max_tokens=5 + 3 * i,
+            temperature=0,
+            ignore_eos=True,
+            detokenize=False,
+            extra_args={"kv_transfer_params": wish} if wish else None,
+        )
+        for i, wish in enumerate(wishes)
+    ]
+    given = [{"prompt_token_ids": ids} for ids in prompts]
+    with engine.scheduling_at_most(70):
+        outputs = engine.llm.generate(given, params, use_tqdm=False)
+    # The second run of the longest prompt finds it cached, states and all.
+    again = [engine.llm.generate(given[2:3], params[2:3], use_tqdm=False)[0] for _ in range(2)]
+    assert again[1].num_cached_tokens
+    # In this process nobody steps the engine unless there are requests.
+    engine.engine.step()
+    for i, output in enumerate([*outputs, *again]):
+        wish = wishes[i] if i < len(wishes) else wishes[2]
+        prompt, said = list(output.prompt_token_ids), list(output.outputs[0].token_ids)
+        assert said == oracle.greedy(prompt, len(said)).tokens
+        tokens = prompt + said[:-1] if wish else prompt
+        found = read_hidden_states(output.kv_transfer_params["hidden_states_path"], 1.0)
+        assert found["token_ids"].tolist() == tokens
+        with torch.no_grad():
+            all_states = oracle.model(
+                input_ids=torch.tensor([tokens]), output_hidden_states=True
+            ).hidden_states
+        expected = torch.stack([all_states[layer][0] for layer in LAYERS], dim=1)
+        assert found["hidden_states"].shape == expected.shape
+        difference = float((found["hidden_states"] - expected).abs().max())
+        # The bar of logits is for values of about one; streams of some channels are larger.
+        largest = max(1.0, float(expected.abs().max()))
+        assert difference <= FLOAT32_LOGITS_ATOL * largest, (i, difference, largest)
