@@ -37,6 +37,8 @@ class Work:
         single: constants of the largest tile of ours that fits without double buffering, where that
             is not the tile that is launched with it.
         remark: what the page has to say about it.
+        also: kernels of theirs that do the rest of the work, with the units of a pass of each.
+        more: bytes of a unit that ours moves for a result that theirs does not give.
     """
 
     theirs: str
@@ -52,6 +54,8 @@ class Work:
     single: dict[str, int] = field(default_factory=dict)
     remark: str = ""
     package: str = "ascend_ops_core"
+    also: tuple[tuple[str, float], ...] = ()
+    more: float = 0.0
 
 
 def per_rows(constants: dict[str, Any]) -> float:
@@ -202,6 +206,17 @@ def recurrence_inputs(new: Inputs) -> tuple[Any, ...]:
 def expanded_inputs(new: Inputs) -> tuple[Any, ...]:
     one = new.randint(0, 3, 1, dtype=torch.int32)
     return new.full(0, 5, dtype=torch.int32), one, new.tensor([5], torch.int32), 0.0, 1.0
+
+
+def even_inputs(new: Inputs) -> tuple[Any, ...]:
+    drafts, argmax, bonus = (new.randint(0, 9, 256, dtype=torch.int32) for _ in range(3))
+    out = new.full(-1, 256, 2, dtype=torch.int32)
+    return out, new.tensor(range(1, 257), torch.int32), drafts, argmax, bonus, None
+
+
+def ngram_inputs(new: Inputs) -> tuple[Any, ...]:
+    lengths = new.full(8192, 64, dtype=torch.int32)
+    return new.randint(0, 9, 64, 8192, dtype=torch.int32), lengths, 1, 4, 4, 1 << 20
 
 
 def per_vocabulary(constants: dict[str, Any]) -> float:

@@ -11,11 +11,8 @@ import torch
 from tools.baseline_inputs import (
     ATTENTION,
     BF16,
-    SPECULATION,
     Work,
-    case_inputs,
     conv_inputs,
-    expanded_inputs,
     gated_inputs,
     gates_inputs,
     l2_inputs,
@@ -24,7 +21,6 @@ from tools.baseline_inputs import (
     per_products,
     per_rows,
     per_tokens,
-    per_vocabulary,
     qkv_inputs,
     recurrence_inputs,
     rotary_inputs,
@@ -33,28 +29,8 @@ from tools.baseline_inputs import (
     split_inputs,
     split_mrope_inputs,
 )
-
-_BLOCKS = (
-    "one of the selected blocks of 128 rows, for the 16 heads that share the selection, with the "
-    "beginning and the end of the query, on both sides; kernels named a5 are those that they run "
-    "on A5, compiled for A2 as well"
-)
-
-
-def _attended(theirs: str, what: str, case: str) -> Work:
-    return Work(
-        f"models.minimax_m3.ops.{theirs}",
-        what,
-        "block of a query",
-        1.0,
-        "block_sparse_attention",
-        case_inputs(ATTENTION, "block_sparse_attention", "block_sparse_attention", case),
-        lambda constants: 1.0,
-        once=True,
-        remark=_BLOCKS,
-        package="ascend_attention",
-    )
-
+from tools.baseline_m3 import M3
+from tools.baseline_speculation import SPECULATED
 
 _CHANNELS = "1,024 channels"
 _MOVED = "KiB moved"
@@ -394,14 +370,7 @@ ROWS: tuple[Work, ...] = (
         slots_inputs,
         per_block,
     ),
-    _attended("msa_m3_triton._gqa_sparse_fwd_kernel", "attention to selected blocks", "m3_prefill"),
-    _attended("msa_m3_triton._gqa_sparse_decode_kernel", "the same, of decode steps", "m3_decode"),
-    _attended(
-        "msa_m3_triton_a5._gqa_sparse_fwd_kernel", "attention to selected blocks", "m3_prefill"
-    ),
-    _attended(
-        "msa_m3_triton_a5._gqa_sparse_decode_kernel", "the same, of decode steps", "m3_decode"
-    ),
+    *M3,
     Work(
         "kda.fused_recurrent_kda.fused_recurrent_gated_delta_rule_fwd_kernel",
         "a token of the delta rule with decays of channels, of a head of 128 by 128",
@@ -413,65 +382,5 @@ ROWS: tuple[Work, ...] = (
         looped=False,
         package=ATTENTION,
     ),
-    Work(
-        "reject_sample.expand_kernel",
-        "a value of a request written to its 5 drafts",
-        "request",
-        1.0,
-        "expand_to_drafts",
-        expanded_inputs,
-        lambda constants: 1.0,
-        remark="a request alone; in a batch ours holds 128 drafts in a pass, of which it writes "
-        "those that the request has",
-        package=SPECULATION,
-    ),
-    Work(
-        "reject_sample.sample_recovered_tokens_kernel",
-        "tokens in place of rejected drafts",
-        "1,024 tokens of the vocabulary",
-        4.0,
-        "recovered_tokens",
-        case_inputs(SPECULATION, "verification", "recovered_tokens", "served_blocks"),
-        per_vocabulary,
-        held=per_block,
-        looped=False,
-        single={"BLOCK": 4096},
-        remark="of a vocabulary of 151,936; a row of which nothing is left is read again, which is "
-        "counted as one tile; without double buffering ours fits tiles of 4,096 tokens, as theirs "
-        "takes, and as it is launched 2,048",
-        package=SPECULATION,
-    ),
-    Work(
-        "reject_sample.rejection_random_sample_kernel",
-        "verification of a draft by chance",
-        "request of a draft",
-        1.0,
-        "verify_random",
-        case_inputs(SPECULATION, "verification", "verify_random", "served"),
-        lambda constants: 1.0,
-        package=SPECULATION,
-    ),
-    Work(
-        "spec_decode.utils.prepare_inputs_padded_kernel",
-        "last tokens and rejected drafts of requests",
-        "16 requests",
-        1.0,
-        "prepare_inputs_padded",
-        case_inputs(SPECULATION, "draft_inputs", "prepare_inputs_padded", "served"),
-        lambda constants: constants["BLOCK"] / 16,
-        package=SPECULATION,
-    ),
-    Work(
-        "spec_decode.utils.copy_and_expand_dflash_and_dspark_inputs_kernel",
-        "inputs of a block draft",
-        "request",
-        1.0,
-        "expand_blocks",
-        case_inputs(SPECULATION, "block_inputs", "expand_blocks", "served"),
-        lambda constants: 1.0,
-        remark="a request of a decode step, whose rows lie in one block of the cache and in one "
-        "pass of either side, of 256 rows theirs and of 128 ours; theirs copies the positions of "
-        "the context, too, which ours leaves where they are",
-        package=SPECULATION,
-    ),
+    *SPECULATED,
 )

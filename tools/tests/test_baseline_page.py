@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from tools.baseline_page import PAGE, THEIRS, Figures, Row, render, their_figures
+from tools.baseline_page import PAGE, THEIRS, Figures, Row, render, summed, their_figures
 from tools.baseline_work import ROWS
 
 COUNTS = {
@@ -35,6 +35,11 @@ def test_weighted_counts_go_before() -> None:
     weighted = {"weighted_vector": 39, "weighted_sync": 80, "weighted_gm_load_bytes": 1024}
     row = COUNTS | weighted | {"weighted_gm_store_bytes": 0}
     assert their_figures(row, 1.0) == Figures(40.0, 40.0, 1.0, 80.0, 8.0)
+
+
+def test_kernels_behind_each_other_share_the_buffer() -> None:
+    parts = Figures(10.0, 4.0, 6.0, 2.0, 0.0), Figures(12.0, 1.0, 2.0, 3.0, 4.0)
+    assert summed(*parts) == Figures(12.0, 5.0, 8.0, 5.0, 4.0)
 
 
 def test_what_is_worse_is_bold() -> None:

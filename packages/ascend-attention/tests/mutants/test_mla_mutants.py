@@ -7,8 +7,6 @@ from ascend_ops_core.testing.mutants import assert_noticed
 
 pytestmark = pytest.mark.interpreter
 
-_READ = "\n            lse = tl.load(lses_ptr + here + h, mask=real, other=0.0)\n            "
-
 
 @pytest.mark.parametrize(
     ("original", "replacement"),
@@ -52,14 +50,17 @@ def test_kv_rmsnorm_rope_cache(original: str, replacement: str) -> None:
 @pytest.mark.parametrize(
     ("original", "replacement"),
     [
-        ("used = mask & (weight > 0.0)[:, None]", "used = mask"),
-        ("tl.exp(lse - top)", "tl.exp(lse)"),
-        (
-            f"as_int64(part) * part_rows + first{_READ}weight",
-            f"first{_READ}weight",
-        ),
+        ("tl.where(wide > 0.0, values * wide, 0.0)", "values * wide"),
+        ("tl.exp(lse - higher)", "tl.exp(lse)"),
+        ("summed * factor[:, None] +", "summed +"),
+        ("here = as_int64(part) * part_rows + first", "here = first"),
     ],
-    ids=["garbage of empty parts read", "weights overflow", "first part read for all"],
+    ids=[
+        "garbage of empty parts read",
+        "weights overflow",
+        "sum not rescaled",
+        "first part read for all",
+    ],
 )
 def test_merge_attention_states(original: str, replacement: str) -> None:
     assert_noticed("ascend_attention::merge_attention_states", original, replacement)

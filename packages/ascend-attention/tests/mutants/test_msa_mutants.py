@@ -11,15 +11,21 @@ pytestmark = pytest.mark.interpreter
 @pytest.mark.parametrize(
     ("original", "replacement"),
     [
-        ("inside & (products > _LEAST)", "(products > _LEAST)"),
-        ("(numbers < INIT_BLOCKS)[None, :], _INIT", "(numbers < 0)[None, :], _INIT"),
+        ("passed &= key[None, :] <=", "passed &= key[None, :] - 1.0 <="),
+        ("number < INIT_BLOCKS, _INIT", "number < 0, _INIT"),
         ("behind_it < LOCAL_BLOCKS", "behind_it <= LOCAL_BLOCKS"),
-        (
-            "numbers = (first_block + (column + c) * block_stride)",
-            "numbers = (first_block + column + c)",
-        ),
+        ("number = first_block + column * block_stride", "number = first_block + column"),
+        ("least - LATEST - first_block", "most - LATEST - first_block"),
+        ("(reach < least), reach, least", "(reach < least), least, least"),
     ],
-    ids=["later keys seen", "init dropped", "one more local", "no stride"],
+    ids=[
+        "later keys seen",
+        "init dropped",
+        "one more local",
+        "no stride",
+        "all see what one sees",
+        "first query for all",
+    ],
 )
 def test_block_scores(original: str, replacement: str) -> None:
     assert_noticed("ascend_attention::block_scores", original, replacement)

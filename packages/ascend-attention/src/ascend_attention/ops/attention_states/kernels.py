@@ -1,4 +1,4 @@
-"""The merge of attention's parts in Triton: a tile of heads of one token, part after part."""
+"""The merge of attention's parts in Triton: a tile of heads, part after part, each read once."""
 
 from __future__ import annotations
 
@@ -35,21 +35,22 @@ def _merge_kernel(
         real = h < rows - first
         mask = real[:, None] & (d < WIDTH)[None, :]
         top = tl.full((TAKEN,), _LOWEST, tl.float32)
-        for part in range(PARTS):
-            here = as_int64(part) * part_rows + first
-            lse = tl.load(lses_ptr + here + h, mask=real, other=0.0)
-            top = tl.where(lse > top, lse, top)
         total = tl.zeros((TAKEN,), tl.float32)
         summed = tl.zeros((TAKEN, PADDED), tl.float32)
         for part in range(PARTS):
             here = as_int64(part) * part_rows + first
             lse = tl.load(lses_ptr + here + h, mask=real, other=0.0)
-            weight = tl.exp(lse - top)
-            total += weight
+            higher = tl.where(lse > top, lse, top)
+            factor = tl.exp(top - higher)
+            weight = tl.exp(lse - higher)
+            total = total * factor + weight
             at = outs_ptr + here * WIDTH + h[:, None] * WIDTH + d[None, :]
+            values = tl.load(at, mask=mask, other=0.0).to(tl.float32)
             # What a part without a token holds is garbage.
-            used = mask & (weight > 0.0)[:, None]
-            summed += tl.load(at, mask=used, other=0.0).to(tl.float32) * weight[:, None]
+            wide = tl.broadcast_to(weight[:, None], (TAKEN, PADDED))
+            values = tl.where(wide > 0.0, values * wide, 0.0)
+            summed = summed * factor[:, None] + values
+            top = higher
         some = total > 0.0
         out = summed * (1.0 / tl.where(some, total, 1.0))[:, None]
         to = out_ptr + first * WIDTH + h[:, None] * WIDTH + d[None, :]

@@ -155,7 +155,9 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("overlapping", lambda new: _scored(new, [(4, 34)], 2, 16, 16, init=3, local=2)),
         Case("no_local", lambda new: _scored(new, [(13, 40), (5, 37)], 2, 16, 16, local=0)),
         Case("nan_keys", _nan_keys),
-        Case("strided", lambda new: _scored(new, [(2, 150)], 2, 16, 16, first=1, stride=3)),
+        Case(
+            "strided", lambda new: _scored(new, [(2, 150), (1, 120)], 2, 16, 16, first=1, stride=3)
+        ),
         Case(
             "empty_share",
             lambda new: _scored(new, [(1, 30)], 2, 16, 16, columns=2, first=5, stride=8, wide=22),

@@ -2,8 +2,9 @@
 
 Scores: a row is one index head of one query. A tile of rows is multiplied with one block of keys
 after another, so that keys are loaded once for all queries of a request in the tile; where requests
-change inside a tile, each has its turn over all rows and stores those that are its own. The scores
-of a few blocks are collected, get their priorities, and leave together.
+change inside a tile, each has its turn over all rows and stores those that are its own. Blocks that
+every row of a turn sees whole, and that none takes anyway, need no look at positions, and most
+blocks of a long context are such.
 
 Selection: a tile of rows stays in the unified buffer while its best candidates are taken one by
 one, which needs neither a sort nor a second pass for what is invalid.
@@ -23,11 +24,17 @@ from ascend_attention.ops.block_selection import reference
 
 # The smallest side of a product.
 _FEWEST_ROWS = 16
-_MOST_ROWS = 64
+_MOST_ROWS = 128
+# Where positions or first blocks are looked at, too, with tiles of them beside the products.
+_MOST_ROWS_COMPARED = 64
 _MOST_KEYS = 128
 
-# Columns of scores that leave together: 32 bytes, the least that a transfer moves.
-_COLUMNS = 8
+# Columns without a score that are written together.
+_COLUMNS = 32
+
+_MOST_CHOOSING = 64
+# Columns of the narrowest tile: 32 bytes, the least that a transfer moves.
+_NARROWEST = 8
 
 # Candidates of a row that are kept in the unified buffer; more are taken in parts.
 _MOST_CANDIDATES = 2048
@@ -52,29 +59,52 @@ def _largest(
     table,
     number,
     place,
+    last,
     block_stride,
     row_stride,
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
     PAGE: tl.constexpr,
     KEYS: tl.constexpr,
+    PLAIN: tl.constexpr,
+    INIT_BLOCKS: tl.constexpr,
+    LOCAL_BLOCKS: tl.constexpr,
 ):
-    """``[ROWS]`` largest products with the keys of a block up to each row's float position."""
+    """``[ROWS]`` largest products with the keys of a block; unless it is plain, with priorities."""
     d = tl.arange(0, PADDED)
     k = tl.arange(0, KEYS)
     # Vector cores compare floats, and integers in eight steps; positions are exact as both.
     key = k.to(tl.float32)
     at = key_ptr + as_int64(tl.load(table + number)) * block_stride
-    best = tl.full((query.shape[0],), _LEAST, tl.float32)
+    best = tl.full((query.shape[0],), float("-inf"), tl.float32)
     for row in tl.static_range(0, PAGE, KEYS):
         to = at + row * row_stride + k[:, None] * row_stride + d[None, :]
         keys = tl.load(to) if PADDED == DIM else tl.load(to, mask=(d < DIM)[None, :], other=0.0)
         products = tl.dot(query, tl.trans(keys), input_precision="ieee")
-        inside = key[None, :] <= (place - (number * PAGE + row).to(tl.float32))[:, None]
         # A comparison with NaN is false.
-        top = tl.max(tl.where(inside & (products > _LEAST), products, _LEAST), axis=1)
+        passed = products > _LEAST
+        # What a row does not see whole, it takes anyway if it takes its latest block.
+        if not PLAIN and LOCAL_BLOCKS == 0:
+            passed &= key[None, :] <= (place - (number * PAGE + row).to(tl.float32))[:, None]
+        products = tl.where(passed, products, _LEAST)
+        if not PLAIN:
+            # Whole tiles: of a row's one value A2 would compare one after the other.
+            behind_it = tl.broadcast_to((last - number.to(tl.float32))[:, None], products.shape)
+            if INIT_BLOCKS > 0:
+                products = tl.where(number < INIT_BLOCKS, _INIT, products)
+            if LOCAL_BLOCKS > 0:
+                products = tl.where(behind_it < LOCAL_BLOCKS, _LOCAL, products)
+            products = tl.where(behind_it >= 0.0, products, float("-inf"))
+        top = tl.max(products, axis=1)
         best = top if PAGE == KEYS else tl.where(top > best, top, best)
     return best
+
+
+@triton.jit
+def _columns_up_to(block, block_stride, to_column):
+    """Columns of the unit with blocks up to ``block``, which counts from the first column's."""
+    count = tl.where(block >= 0, block // block_stride + 1, 0)
+    return tl.where(count < to_column, count, to_column)
 
 
 @triton.jit
@@ -107,8 +137,9 @@ def _block_scores_kernel(
     COLUMNS: tl.constexpr,
     INIT_BLOCKS: tl.constexpr,
     LOCAL_BLOCKS: tl.constexpr,
-    SUMMED: tl.constexpr,
 ):
+    # What is not among the latest blocks of a row is seen whole.
+    LATEST: tl.constexpr = LOCAL_BLOCKS if LOCAL_BLOCKS > 1 else 1
     h = tl.arange(0, ROWS)
     d = tl.arange(0, PADDED)
     c = tl.arange(0, COLUMNS)
@@ -128,21 +159,15 @@ def _block_scores_kernel(
         # The position of a row, and the last block that it sees; -1 both for padding.
         place = tl.load(position_ptr + start + h, mask=h < left, other=-1).to(tl.float32)
         last = tl.load(last_ptr + start + h, mask=h < left, other=-1).to(tl.float32)
-        # Turns are found one query after the other: what a vector core finds, it would have to hand
-        # over to the matrix core.
-        turns = 1
-        if TURNS > 1:
-            owner = tl.load(request_ptr + first)
-            for query_number in range(1, left // HEADS):
-                other = tl.load(request_ptr + first + query_number * HEADS)
-                turns += tl.where(other == owner, 0, 1)
-                owner = other
         done = 0
-        for _ in range(turns):
-            # The turn of one request: rows `done` to `end`.
+        while done < left:
+            # The turn of one request: rows `done` to `end`, of which one sees the most blocks, and
+            # one the least. It is found one query after the other: what a vector core finds, it
+            # would have to hand over to the matrix core.
             at = first + done
             request = tl.load(request_ptr + at)
             most = tl.load(last_ptr + at)
+            least = most
             end = left
             if TURNS > 1:
                 end = done + HEADS
@@ -153,36 +178,45 @@ def _block_scores_kernel(
                     end = tl.where(going > 0, (query_number + 1) * HEADS, end)
                     reach = tl.load(last_ptr + at)
                     most = tl.where((going > 0) & (reach > most), reach, most)
+                    least = tl.where((going > 0) & (reach < least), reach, least)
+            # Masks are written out at every store: on a shared one the compiler crashes at times.
             table = table_ptr + as_int64(request) * table_stride
-            for column in range(from_column, to_column, COLUMNS):
-                scores = tl.full((ROWS, COLUMNS), float("-inf"), tl.float32)
-                # Columns in front of `live` hold blocks that one of the rows sees.
-                behind = tl.where(column + COLUMNS < to_column, column + COLUMNS, to_column)
-                seen = most - first_block
-                live = tl.where(seen >= 0, seen // block_stride + 1, 0)
-                live = tl.where(live < behind, live, behind)
-                for one in range(column, live):
+            out = out_ptr + start * columns + h * columns
+            # Columns in front of `live` hold blocks that one of the rows sees; between `plain` and
+            # `whole` are those that all see whole, and whose scores are what they are.
+            live = _columns_up_to(most - first_block, block_stride, to_column)
+            whole = _columns_up_to(least - LATEST - first_block, block_stride, to_column)
+            plain = from_column
+            if INIT_BLOCKS > 0:
+                taken = _columns_up_to(INIT_BLOCKS - 1 - first_block, block_stride, to_column)
+                plain = tl.where(taken > plain, taken, plain)
+            whole = tl.where(whole > plain, whole, plain)
+            for column in range(plain, whole):
+                best = _largest(
+                    query, key_ptr, table, first_block + column * block_stride, place, last,
+                    key_block_stride, key_row_stride, DIM, PADDED, PAGE, KEYS, True, 0, 0,
+                )  # fmt: skip
+                tl.store(out + column, best, mask=(h >= done) & (h < end))
+            for one in range(from_column, live - (whole - plain)):
+                column = tl.where(one < plain, one, one + whole - plain)
+                number = first_block + column * block_stride
+                if TURNS == 1 and LOCAL_BLOCKS > 0:
+                    # A single query takes every such block anyway.
+                    score = tl.where(number > most - LOCAL_BLOCKS, _LOCAL, _INIT)
+                    best = tl.full((ROWS,), score, tl.float32)
+                else:
                     best = _largest(
-                        query, key_ptr, table, first_block + one * block_stride, place,
-                        key_block_stride, key_row_stride, DIM, PADDED, PAGE, KEYS,
+                        query, key_ptr, table, number, place, last, key_block_stride,
+                        key_row_stride, DIM, PADDED, PAGE, KEYS, False, INIT_BLOCKS, LOCAL_BLOCKS,
                     )  # fmt: skip
-                    if SUMMED:
-                        here = tl.where(c == one - column, 0.0, float("-inf"))
-                        new = best[:, None] + here[None, :]
-                        scores = tl.where(new > scores, new, scores)
-                    else:
-                        scores = tl.where((c == one - column)[None, :], best[:, None], scores)
-                numbers = (first_block + (column + c) * block_stride).to(tl.float32)
-                if INIT_BLOCKS > 0:
-                    scores = tl.where((numbers < INIT_BLOCKS)[None, :], _INIT, scores)
-                behind_it = last[:, None] - numbers[None, :]
-                if LOCAL_BLOCKS > 0:
-                    scores = tl.where(behind_it < LOCAL_BLOCKS, _LOCAL, scores)
-                scores = tl.where(behind_it >= 0.0, scores, float("-inf"))
+                tl.store(out + column, best, mask=(h >= done) & (h < end))
+            nothing = tl.full((ROWS, COLUMNS), float("-inf"), tl.float32)
+            unseen = tl.where(live > from_column, live, from_column)
+            for column in range(unseen, to_column, COLUMNS):
                 tl.store(
-                    out_ptr + start * columns + column + h[:, None] * columns + c[None, :],
-                    scores,
-                    mask=((h >= done) & (h < end))[:, None] & (c < behind - column)[None, :],
+                    out[:, None] + column + c[None, :],
+                    nothing,
+                    mask=((h >= done) & (h < end))[:, None] & (c < to_column - column)[None, :],
                 )
             done = end
 
@@ -258,12 +292,13 @@ def block_scores(
         return out.fill_(float("-inf"))
     facts = current_facts()
     # Requests of fewer queries on average would take turns over rows that are not theirs.
-    together = min(next_power_of_two(tokens // block_table.shape[0]), max(1, _MOST_ROWS // heads))
+    most = _MOST_ROWS if local_blocks and not init_blocks else _MOST_ROWS_COMPARED
+    together = min(next_power_of_two(tokens // block_table.shape[0]), max(1, most // heads))
     step = together * heads
     tiles = -(-tokens // together)
-    groups = -(-columns // _COLUMNS)
+    groups = -(-columns // _NARROWEST)
     runs = max(1, min(groups, _UNITS_PER_CORE * facts.cube_cores // max(tiles, 1)))
-    columns_per_unit = -(-groups // runs) * _COLUMNS
+    columns_per_unit = -(-groups // runs) * _NARROWEST
     runs = -(-columns // columns_per_unit)
     programs = tiles * runs
     place = position.clamp(min=-1)
@@ -300,8 +335,6 @@ def block_scores(
         "COLUMNS": _COLUMNS,
         "INIT_BLOCKS": init_blocks,
         "LOCAL_BLOCKS": local_blocks,
-        # A2 and A3 choose a column row by row; the compiler for A5 crashes on what replaces that.
-        "SUMMED": facts.family != "A5",
     }
     launch(_block_scores_kernel, programs, arguments, constants, cube=True)
     return out
@@ -329,15 +362,15 @@ def best_blocks(
     if candidates > _MOST_CANDIDATES:
         return _best_of_parts(scores, ids, top_k, first_block, block_stride)
     rows = tokens * heads
-    padded = max(next_power_of_two(candidates), _COLUMNS)
-    padded_kept = max(next_power_of_two(top_k), _COLUMNS)
+    padded = max(next_power_of_two(candidates), _NARROWEST)
+    padded_kept = max(next_power_of_two(top_k), _NARROWEST)
     taken = tile_rows(
         current_facts(),
         padded,
         streamed=4 if ids is None else 8,
         local=_CANDIDATE_BYTES,
         per_row=padded_kept * _CANDIDATE_BYTES,
-        maximum=min(_MOST_ROWS, next_power_of_two(rows)),
+        maximum=min(_MOST_CHOOSING, next_power_of_two(rows)),
     )
     programs = -(-rows // taken)
     arguments = {

@@ -165,12 +165,13 @@ CASES: dict[str, tuple[Case, ...]] = {
     ),
     "verify_greedy": (
         _greedy("no_drafts", (0, 0)),
-        _greedy("one_each", (1,) * 9),
+        _greedy("one_each", (1,) * 9, some=True),
         _greedy("ragged", RAGGED, some=True, extra=1),
         _greedy("long_ids", RAGGED, dtype=I64),
         _greedy("most", (128, 0, 7)),
         _greedy("served", SERVED, large=True),
         _greedy("served_one", (1,) * 256, some=True, large=True),
+        _greedy("served_ragged", (3, 2) * 128, large=True),
     ),
     "verify_random": (
         _random("one", (1,), 2),

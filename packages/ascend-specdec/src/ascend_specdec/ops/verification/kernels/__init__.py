@@ -7,8 +7,6 @@ and only the lanes are reduced: A5's compiler takes no reduction to a value and 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -17,81 +15,30 @@ from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
 from ascend_ops_core.tiling import block_of, next_power_of_two
 
+from ascend_specdec.ops.verification.kernels.rows import (
+    expand_to_drafts,
+    finish_row,
+    row_arguments,
+    start_of,
+    verify_greedy,
+    write_accepted,
+)
+
+__all__ = [
+    "accepted_in_block",
+    "expand_to_drafts",
+    "recovered_tokens",
+    "verify_greedy",
+    "verify_random",
+    "write_accepted",
+]
+
 # Probabilities of target and draft, and the noise.
 _STREAMED_BYTES = 12
 # What is left, its race, the best values with their tiles, and masks.
 _LIVE_BYTES = 40
 
 _NO_TOKEN = tl.constexpr(16777216.0)
-
-
-@triton.jit
-def _start_of(cumulative_ptr, request):
-    before = tl.load(cumulative_ptr + request - 1, mask=request > 0, other=0)
-    return before.to(tl.int32)
-
-
-@triton.jit
-def _expand_kernel(
-    out_ptr,
-    values_ptr,
-    cumulative_ptr,
-    replace_from,
-    replace_to,
-    programs,
-    BLOCK: tl.constexpr,
-):
-    lanes = tl.arange(0, BLOCK)
-    for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
-        start = _start_of(cumulative_ptr, unit)
-        end = tl.load(cumulative_ptr + unit).to(tl.int32)
-        value = tl.load(values_ptr + unit)
-        value = tl.where(value == replace_from, replace_to, value).to(out_ptr.dtype.element_ty)
-        written = tl.zeros((BLOCK,), out_ptr.dtype.element_ty) + value
-        for place in range(start, end, BLOCK):
-            tl.store(out_ptr + place + lanes, written, mask=lanes < end - place)
-
-
-@triton.jit
-def _finish_row(out_ptr, bonus_ptr, replaced_ptr, unit, start, count, run, WIDTH: tl.constexpr):
-    """What follows ``run`` accepted drafts."""
-    if run < count:
-        token = tl.load(replaced_ptr + start + run).to(tl.int32)
-    else:
-        token = tl.load(bonus_ptr + unit).to(tl.int32)
-    tl.store(out_ptr + unit * WIDTH + run, token)
-
-
-@triton.jit
-def _verify_greedy_kernel(
-    out_ptr,
-    cumulative_ptr,
-    drafts_ptr,
-    argmax_ptr,
-    bonus_ptr,
-    chosen_ptr,
-    programs,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    CHOSEN: tl.constexpr,
-):
-    lanes = tl.arange(0, BLOCK)
-    for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
-        verified = 1
-        if CHOSEN:
-            verified = tl.load(chosen_ptr + unit).to(tl.int32)
-        if verified != 0:
-            start = _start_of(cumulative_ptr, unit)
-            count = tl.load(cumulative_ptr + unit).to(tl.int32) - start
-            inside = lanes < count
-            draft = tl.load(drafts_ptr + start + lanes, mask=inside, other=0).to(tl.int32)
-            best = tl.load(argmax_ptr + start + lanes, mask=inside, other=0).to(tl.int32)
-            # Comparisons of int32 are scalar on A2, those of float32 are not.
-            differs = (draft ^ best).to(tl.float32) != 0.0
-            place = tl.where(differs & inside, lanes.to(tl.float32), count.to(tl.float32))
-            run = tl.min(place, axis=0).to(tl.int32)
-            tl.store(out_ptr + unit * WIDTH + lanes, best, mask=lanes < run)
-            _finish_row(out_ptr, bonus_ptr, argmax_ptr, unit, start, count, run, WIDTH)
 
 
 @triton.jit
@@ -131,7 +78,7 @@ def _verify_random_kernel(
         if CHOSEN:
             verified = tl.load(chosen_ptr + unit).to(tl.int32)
         if verified != 0:
-            start = _start_of(cumulative_ptr, unit)
+            start = start_of(cumulative_ptr, unit)
             count = tl.load(cumulative_ptr + unit).to(tl.int32) - start
             run = tl.full((), 0, tl.int32)
             for i in range(0, count):
@@ -142,36 +89,7 @@ def _verify_random_kernel(
                     if (q > 0.0) & ((p >= q) | (u * q < p)):
                         tl.store(out_ptr + unit * WIDTH + i, draft)
                         run += 1
-            _finish_row(out_ptr, bonus_ptr, recovered_ptr, unit, start, count, run, WIDTH)
-
-
-@triton.jit
-def _write_accepted_kernel(
-    out_ptr,
-    cumulative_ptr,
-    drafts_ptr,
-    counts_ptr,
-    recovered_ptr,
-    bonus_ptr,
-    chosen_ptr,
-    programs,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    CHOSEN: tl.constexpr,
-):
-    lanes = tl.arange(0, BLOCK)
-    for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
-        verified = 1
-        if CHOSEN:
-            verified = tl.load(chosen_ptr + unit).to(tl.int32)
-        if verified != 0:
-            start = _start_of(cumulative_ptr, unit)
-            count = tl.load(cumulative_ptr + unit).to(tl.int32) - start
-            run = tl.load(counts_ptr + unit)
-            kept = lanes < run
-            draft = tl.load(drafts_ptr + start + lanes, mask=kept, other=0).to(tl.int32)
-            tl.store(out_ptr + unit * WIDTH + lanes, draft, mask=kept)
-            _finish_row(out_ptr, bonus_ptr, recovered_ptr, unit, start, count, run, WIDTH)
+            finish_row(out_ptr, bonus_ptr, recovered_ptr, unit, start, count, run, WIDTH)
 
 
 @triton.jit
@@ -214,15 +132,19 @@ def _recovered_kernel(
     CERTAIN: tl.constexpr,
     SCALED: tl.constexpr,
 ):
+    AGAIN: tl.constexpr = BLOCK // 4
     lanes = tl.arange(0, BLOCK)
+    few = tl.arange(0, AGAIN)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         draft = tl.load(drafts_ptr + unit).to(tl.int32)
         request = tl.load(request_ptr + unit)
         scale = tl.full((), 1.0, tl.float32)
         if SCALED:
             scale = tl.load(scale_ptr + unit)
-        best = tl.zeros((BLOCK,), tl.float32)
-        best_start = tl.zeros((BLOCK,), tl.float32)
+        # Constant zeros would keep a tile of the unified buffer beside what begins with them.
+        nothing = draft.to(tl.float32) * 0.0
+        best = tl.full((BLOCK,), nothing, tl.float32)
+        best_start = tl.full((BLOCK,), nothing, tl.float32)
         for start in range(0, VOCABULARY, BLOCK):
             inside = lanes < VOCABULARY - start
             left = _left_tile(p_ptr, q_ptr, unit, start, lanes, draft, scale, VOCABULARY, CERTAIN)
@@ -236,19 +158,20 @@ def _recovered_kernel(
             best_start = tl.where(ahead, start * 1.0, best_start)
         winner = tl.max(best, axis=0)
         winner_token = _lowest(best == winner, best_start, lanes)
-        # Only a row of which nothing is left is read again, for its most likely token.
+        # Only a row of which nothing is left is read again, for its most likely token; narrow
+        # tiles leave the unified buffer to the others.
         again = tl.where(winner > 0.0, 0, VOCABULARY)
-        most = tl.zeros((BLOCK,), tl.float32)
-        most_start = tl.zeros((BLOCK,), tl.float32)
-        for start in range(0, again, BLOCK):
-            inside = lanes < VOCABULARY - start
-            place = as_int64(unit) * VOCABULARY + start + lanes
+        most = tl.zeros((AGAIN,), tl.float32)
+        most_start = tl.zeros((AGAIN,), tl.float32)
+        for start in range(0, again, AGAIN):
+            inside = few < VOCABULARY - start
+            place = as_int64(unit) * VOCABULARY + start + few
             p = tl.load(p_ptr + place, mask=inside, other=0.0)
             larger = p > most
             most = tl.where(larger, p, most)
             most_start = tl.where(larger, start * 1.0, most_start)
         peak = tl.max(most, axis=0)
-        peak_token = _lowest(most == peak, most_start, lanes)
+        peak_token = _lowest(most == peak, most_start, few)
         token = tl.where(winner > 0.0, winner_token, peak_token)
         tl.store(out_ptr + unit, token.to(tl.int32))
 
@@ -269,7 +192,7 @@ def _accepted_in_block_kernel(
 ):
     lanes = tl.arange(0, BLOCK)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
-        start = _start_of(cumulative_ptr, unit)
+        start = start_of(cumulative_ptr, unit)
         count = tl.load(cumulative_ptr + unit).to(tl.int32) - start
         product = tl.full((), 1.0, tl.float32)
         accepted = tl.full((), 0, tl.int32)
@@ -304,68 +227,6 @@ def _accepted_in_block_kernel(
         tl.store(counts_ptr + unit, accepted)
 
 
-def expand_to_drafts(
-    out: torch.Tensor,
-    values: torch.Tensor,
-    cumulative: torch.Tensor,
-    replace_from: float,
-    replace_to: float,
-) -> None:
-    """See :func:`ascend_specdec.ops.verification.expand_to_drafts`."""
-    whole = not values.is_floating_point()
-    arguments = {
-        "out_ptr": out,
-        "values_ptr": values.contiguous(),
-        "cumulative_ptr": cumulative.contiguous(),
-        "replace_from": int(replace_from) if whole else replace_from,
-        "replace_to": int(replace_to) if whole else replace_to,
-        "programs": values.shape[0],
-    }
-    block = min(next_power_of_two(out.shape[0]), _LONGEST)
-    launch(_expand_kernel, values.shape[0], arguments, {"BLOCK": block})
-
-
-# Drafts of one request, padded to a power of two.
-_LONGEST = 128
-
-
-def _row_arguments(
-    out: torch.Tensor,
-    cumulative: torch.Tensor,
-    drafts: torch.Tensor,
-    bonus: torch.Tensor,
-    chosen: torch.Tensor | None,
-) -> dict[str, Any]:
-    return {
-        "out_ptr": out,
-        "cumulative_ptr": cumulative.contiguous(),
-        "drafts_ptr": drafts.contiguous(),
-        "bonus_ptr": bonus.contiguous(),
-        "chosen_ptr": None if chosen is None else chosen.contiguous(),
-        "programs": out.shape[0],
-    }
-
-
-def verify_greedy(
-    out: torch.Tensor,
-    cumulative: torch.Tensor,
-    drafts: torch.Tensor,
-    argmax: torch.Tensor,
-    bonus: torch.Tensor,
-    chosen: torch.Tensor | None,
-) -> None:
-    """See :func:`ascend_specdec.ops.verification.verify_greedy`."""
-    arguments = _row_arguments(out, cumulative, drafts, bonus, chosen)
-    arguments["argmax_ptr"] = argmax.contiguous()
-    width = out.shape[1]
-    constants = {
-        "WIDTH": width,
-        "BLOCK": next_power_of_two(width),
-        "CHOSEN": chosen is not None,
-    }
-    launch(_verify_greedy_kernel, out.shape[0], arguments, constants)
-
-
 def verify_random(
     out: torch.Tensor,
     cumulative: torch.Tensor,
@@ -378,7 +239,7 @@ def verify_random(
     chosen: torch.Tensor | None,
 ) -> None:
     """See :func:`ascend_specdec.ops.verification.verify_random`."""
-    arguments = _row_arguments(out, cumulative, drafts, bonus, chosen)
+    arguments = row_arguments(out, cumulative, drafts, bonus, chosen)
     arguments["q_ptr"] = draft_probs
     arguments["p_ptr"] = target_probs
     arguments["recovered_ptr"] = recovered.contiguous()
@@ -390,28 +251,6 @@ def verify_random(
         "CHOSEN": chosen is not None,
     }
     launch(_verify_random_kernel, out.shape[0], arguments, constants)
-
-
-def write_accepted(
-    out: torch.Tensor,
-    cumulative: torch.Tensor,
-    drafts: torch.Tensor,
-    counts: torch.Tensor,
-    recovered: torch.Tensor,
-    bonus: torch.Tensor,
-    chosen: torch.Tensor | None,
-) -> None:
-    """See :func:`ascend_specdec.ops.verification.reference.write_accepted`."""
-    arguments = _row_arguments(out, cumulative, drafts, bonus, chosen)
-    arguments["counts_ptr"] = counts.contiguous()
-    arguments["recovered_ptr"] = recovered.contiguous()
-    width = out.shape[1]
-    constants = {
-        "WIDTH": width,
-        "BLOCK": next_power_of_two(width),
-        "CHOSEN": chosen is not None,
-    }
-    launch(_write_accepted_kernel, out.shape[0], arguments, constants)
 
 
 def _vocabulary_block(vocabulary: int) -> int:
