@@ -40,8 +40,15 @@ def test_mla_attention(original: str, replacement: str) -> None:
         ("x * scale * weight", "x * weight"),
         ("second * cos + first * sin", "second * cos - first * sin"),
         ("as_int64(unit) * kv_stride", "as_int64(unit) * (RANK + 2 * PAIRS)"),
+        ("tl.store(to + PAIRS + at", "tl.store(to + at"),
     ],
-    ids=["padding written", "no norm", "turned the other way", "gaps between rows ignored"],
+    ids=[
+        "padding written",
+        "no norm",
+        "turned the other way",
+        "gaps between rows ignored",
+        "second elements over the first",
+    ],
 )
 def test_kv_rmsnorm_rope_cache(original: str, replacement: str) -> None:
     assert_noticed("ascend_attention::kv_rmsnorm_rope_cache", original, replacement)
