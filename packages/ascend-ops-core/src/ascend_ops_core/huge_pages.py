@@ -1,6 +1,7 @@
-"""Weights in huge pages, which a CPU reads from memory a fifth to a third faster.
+"""Weights, and caches that are read whole, in huge pages.
 
-Pages of 4 KiB lie anywhere, and a CPU's prefetcher stops at the end of each.
+A CPU reads those a fifth to a third faster than pages of 4 KiB, which lie anywhere: its prefetcher
+stops at the end of each.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def move_to_huge_pages(tensors: Iterable[torch.Tensor]) -> int:
         libc.madvise(address, length, mmap.MADV_HUGEPAGE)
         if libc.madvise(address, length, _MADV_COLLAPSE):
             logger.info(
-                "weights stay in small pages, which a CPU reads slower: %s (Linux before 6.1, or "
-                "no huge page is free)",
+                "weights or caches stay in small pages, which a CPU reads slower: %s (Linux before "
+                "6.1, or no huge page is free)",
                 os.strerror(ctypes.get_errno()),
             )
             return moved

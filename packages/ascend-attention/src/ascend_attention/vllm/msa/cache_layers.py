@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from ascend_ops_core.huge_pages import move_to_huge_pages
 from vllm.v1.attention.backend import AttentionBackend
 
 from ascend_attention.vllm.dsa.cache_layers import PagedCacheLayer
@@ -41,6 +42,11 @@ class AscendMiniMaxM3KVCache(PagedCacheLayer):
 
 class AscendMiniMaxM3IndexerCache(PagedCacheLayer):
     """The index key of every token, ``[B, P, Di]``."""
+
+    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
+        """Take the cache; a decode step on a CPU streams all index keys of a context."""
+        super().bind_kv_cache(kv_cache)
+        move_to_huge_pages([kv_cache])
 
     def get_attn_backend(self) -> type[AttentionBackend]:
         return AscendMiniMaxM3IndexerBackend
