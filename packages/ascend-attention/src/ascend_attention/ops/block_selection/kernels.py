@@ -21,6 +21,7 @@ from ascend_ops_core.launch import launch
 from ascend_ops_core.tiling import next_power_of_two, tile_rows
 
 from ascend_attention.ops.block_selection import reference
+from ascend_attention.ops.block_selection.parts import best_of_parts
 
 # The smallest side of a product.
 _FEWEST_ROWS = 16
@@ -360,7 +361,9 @@ def best_blocks(
     if not candidates:
         return chosen.fill_(-1), values.fill_(float("-inf"))
     if candidates > _MOST_CANDIDATES:
-        return _best_of_parts(scores, ids, top_k, first_block, block_stride)
+        return best_of_parts(
+            best_blocks, scores, ids, top_k, first_block, block_stride, _MOST_CANDIDATES
+        )
     rows = tokens * heads
     padded = max(next_power_of_two(candidates), _NARROWEST)
     padded_kept = max(next_power_of_two(top_k), _NARROWEST)
@@ -393,25 +396,3 @@ def best_blocks(
     }
     launch(_best_blocks_kernel, programs, arguments, constants)
     return chosen, values
-
-
-def _best_of_parts(
-    scores: torch.Tensor,
-    ids: torch.Tensor | None,
-    top_k: int,
-    first_block: int,
-    block_stride: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best of the best of each part."""
-    found = [
-        best_blocks(
-            scores[..., start : start + _MOST_CANDIDATES],
-            None if ids is None else ids[..., start : start + _MOST_CANDIDATES],
-            top_k,
-            first_block + start * block_stride,
-            block_stride,
-        )
-        for start in range(0, scores.shape[2], _MOST_CANDIDATES)
-    ]
-    numbers, values = (torch.cat(parts, dim=-1) for parts in zip(*found, strict=True))
-    return best_blocks(values, numbers, top_k, 0, 1)
