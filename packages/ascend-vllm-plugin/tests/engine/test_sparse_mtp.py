@@ -39,6 +39,7 @@ def test_tokens_and_acceptance(
         results = engine.run(requests)
     after = [engine.metric(f"vllm:spec_decode_{one}") for one in names]
     assert_all_match(oracle, requests, results)
+    assert oracle.selection_effect([*requests[-1].prompt, *results[-1].tokens]) > 0.05
     drafts = V32MtpOracle(oracle)
     expected = [drafts.speculate(r.prompt, r.count, width) for r in requests]
     assert sum(one.accepted for one in expected) > 0
