@@ -73,8 +73,8 @@ STUDIES = {
     "m3": Study(
         {f"top {top_k}": _m3(top_k) for top_k in (4, 16)},
         "a small model of 4 layers that all select blocks of 128 tokens, float32, one request; "
-        f"the median of {_STEPS} steps. Keys and values are read of the selected blocks alone; of all "
-        "blocks the indexer reads its own key, one narrow row for each token.",
+        f"the median of {_STEPS} steps. Keys and values are read of the selected blocks alone; of "
+        "all blocks the indexer reads its own key, one narrow row for each token.",
         settings=M3_SETTINGS,
     ),
     "kimi_linear": Study(
