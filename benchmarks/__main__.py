@@ -91,6 +91,19 @@ def kimi_linear(
     _measure("kimi_linear", repeats, dtype, batch, threads, isa, work)
 
 
+@app.command(name="qwen3_next")
+def qwen3_next(
+    repeats: _Repeats = 3,
+    dtype: _Dtypes = None,
+    batch: _Batches = None,
+    threads: _Threads = 2,
+    isa: _Isa = "native",
+    work: _Work = None,
+) -> None:
+    """The same of Qwen3-Next, vLLM's own model on our Gated DeltaNet (70M parameters)."""
+    _measure("qwen3_next", repeats, dtype, batch, threads, isa, work)
+
+
 def _measure(
     model: str,
     repeats: int,
@@ -193,23 +206,26 @@ def moe_cells(isa: str, threads: int, dtypes: str, experts: str) -> None:
     typer.echo(f"written: {moe_report.PAGE}, {moe_report.write(capability, facts, cells)}")
 
 
-@app.command()
-def m3_context(
+@app.command(name="context")
+def context_of(
+    model: Annotated[str, typer.Argument(help="m3, kimi_linear or qwen3_next.")],
     threads: Annotated[int, typer.Option(help="Threads.")] = 2,
 ) -> None:
-    """Decode of MiniMax-M3 against the length of the context, up to 32k tokens."""
-    command = [sys.executable, "-m", "benchmarks", "m3-context-cells", str(threads)]
+    """Decode against the length of the context, up to 32k tokens."""
+    command = [sys.executable, "-m", "benchmarks", "context-cells", model, str(threads)]
     subprocess.run(command, env={**os.environ, **environment(threads)}, check=True)
 
 
 @app.command(hidden=True)
-def m3_context_cells(threads: int) -> None:
+def context_cells(model: str, threads: int) -> None:
     """Run the contexts in this process and write the page."""
     from benchmarks import context, machine, report
 
-    context.write(machine.describe(threads), context.measure(typer.echo))
-    report.render("m3")
-    typer.echo(f"written: {report.PAGES['m3']}, {context.PLOT}, {context.RAW}")
+    if model not in context.STUDIES:
+        raise typer.BadParameter(f"{model}: known are {', '.join(context.STUDIES)}")
+    context.write(model, machine.describe(threads), context.measure(model, typer.echo))
+    report.render(model)
+    typer.echo(f"written: {report.PAGES[model]}, {context.plot_of(model)}, {context.raw_of(model)}")
 
 
 @app.command()
@@ -238,7 +254,7 @@ def specdec_cells(repeats: int, threads: int) -> None:
 
 @app.command()
 def profile(
-    model: Annotated[str, typer.Option(help="v4, v32 or m3.")] = "v4",
+    model: Annotated[str, typer.Option(help="v4, v32, m3, kimi_linear or qwen3_next.")] = "v4",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     batch: Annotated[int, typer.Option(help="Sequences at once.")] = 1,
     threads: Annotated[int, typer.Option(help="Threads.")] = 2,

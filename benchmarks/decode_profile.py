@@ -57,7 +57,30 @@ _M3 = (
     (". . experts", "layers/routed_experts.py", "forward_tokens"),
     ("projection to logits", "minimax_m3/model.py", "compute_logits"),
 )
-_PARTS = {"v4": _V4, "v32": _V32, "m3": _M3}
+_KIMI = (
+    ("model", "kimi_linear/model.py", "forward"),
+    (". delta attention", "linear/kda.py", "forward"),
+    (". . projections in front", "layers/kda.py", "project"),
+    (". . gates", "ops/linear_gates/__init__.py", "kda_gates"),
+    (". . convolution, recurrence, states", "linear/core.py", "gated_delta_step"),
+    (". . output projection", "layers/kda.py", "output"),
+    (". latent attention", "kimi_linear/attention.py", "forward"),
+    (". . caches and attention", "vllm/mla/impl.py", "forward"),
+    (". experts and routing", "kimi_linear/moe.py", "forward"),
+    (". . experts", "layers/routed_experts.py", "forward_tokens"),
+    ("projection to logits", "kimi_linear/model.py", "compute_logits"),
+)
+_QWEN3_NEXT = (
+    ("model", "models/qwen3_next.py", "forward"),
+    (". Gated DeltaNet", "linear/gdn.py", "forward"),
+    (". . queries, keys, values, gates apart", "ops/projection_split/__init__.py", "split_qkvz_ba"),
+    (". . gates", "ops/linear_gates/__init__.py", "gdn_gates"),
+    (". . convolution, recurrence, states", "linear/core.py", "gated_delta_step"),
+    (". . norm and output projection", "qwen_gdn_linear_attn.py", "_output_projection"),
+    (". experts and routing (vLLM's)", "runner/moe_runner.py", "forward"),
+    ("projection to logits", "layers/logits_processor.py", "forward"),
+)
+_PARTS = {"v4": _V4, "v32": _V32, "m3": _M3, "kimi_linear": _KIMI, "qwen3_next": _QWEN3_NEXT}
 
 
 class Part(NamedTuple):

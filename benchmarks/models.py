@@ -12,6 +12,7 @@ from ascend_models_deepseek.testing.tiny_v4 import TinyV4Spec, write_checkpoint
 from ascend_models_deepseek.testing.tiny_v32 import TinyV32Spec, write_v32_checkpoint
 from ascend_models_kimi.testing import TinyKimiLinearSpec, write_kimi_linear_checkpoint
 from ascend_models_minimax.testing.tiny_m3 import TinyM3Spec, write_m3_checkpoint
+from ascend_vllm_plugin.testing import TinyQwen3NextSpec, write_qwen3_next_checkpoint
 
 Cell = tuple[str, int]
 """Dtype and batch."""
@@ -134,6 +135,29 @@ KIMI_LINEAR = TinyKimiLinearSpec(
     kda_head_dim=64,
 )
 
+QWEN3_NEXT = TinyQwen3NextSpec(
+    seed=0,
+    vocab_size=8192,
+    given={
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 8,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+        "num_experts": 16,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 256,
+        "shared_expert_intermediate_size": 256,
+        "mlp_only_layers": [],
+        "max_position_embeddings": 4096,
+    },
+)
+
 
 def _small(spec: Any, tiny: Any, names: str) -> Any:
     return replace(spec, **{name: getattr(tiny, name) for name in names.split()})
@@ -214,6 +238,30 @@ MODELS = {
             TinyKimiLinearSpec(),
             "hidden_size vocab_size intermediate_size moe_intermediate_size num_attention_heads "
             "kv_lora_rank qk_nope_head_dim v_head_dim qk_rope_head_dim kda_heads kda_head_dim",
+        ),
+        {(dtype, batch): (1.0, 1.0) for dtype in ("float32", "bfloat16") for batch in (1, 8)},
+    ),
+    "qwen3_next": Model(
+        "Qwen3-Next",
+        QWEN3_NEXT,
+        write_qwen3_next_checkpoint,
+        "Qwen3NextForCausalLM",
+        "sdpa",
+        70.15e6,
+        28.20e6,
+        replace(
+            QWEN3_NEXT,
+            vocab_size=512,
+            given=QWEN3_NEXT.given
+            | {
+                "hidden_size": 64,
+                "intermediate_size": 96,
+                "head_dim": 32,
+                "linear_key_head_dim": 16,
+                "linear_value_head_dim": 16,
+                "moe_intermediate_size": 32,
+                "shared_expert_intermediate_size": 32,
+            },
         ),
         {(dtype, batch): (1.0, 1.0) for dtype in ("float32", "bfloat16") for batch in (1, 8)},
     ),

@@ -20,6 +20,7 @@ PAGES = {
     "v32": _ROOT / "docs" / "v32-benchmarks.md",
     "m3": _ROOT / "docs" / "minimax-benchmarks.md",
     "kimi_linear": _ROOT / "docs" / "kimi-benchmarks.md",
+    "qwen3_next": _ROOT / "docs" / "qwen3-next-benchmarks.md",
 }
 
 
@@ -153,8 +154,7 @@ def _page(model: str, results: list[Result]) -> str:
     ]
     for result in results:
         lines += _section(result)
-    if model == "m3":
-        lines += context.section()
+    lines += context.section(model)
     return "\n".join(lines) + "\n"
 
 

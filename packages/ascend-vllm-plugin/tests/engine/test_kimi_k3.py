@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ascend_models_kimi.testing import K3Oracle
 
-from .harness import Checkpoints, EnginePool, Request, assert_all_match
+from .harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
 from .test_kimi_linear import SPECULATION, Prophet
 
 pytestmark = pytest.mark.engine
@@ -32,12 +32,35 @@ def requests_of(
     ]
 
 
-def test_a_ragged_batch_in_chunks(engines: EnginePool, checkpoints: Checkpoints) -> None:
+@pytest.fixture
+def engine(engines: EnginePool) -> Engine:
+    """With its own drafts, and room for little more than one request."""
+    drafts = {"method": "mtp", "num_speculative_tokens": 2}
+    return engines.get(
+        "k3",
+        enable_prefix_caching=True,
+        max_model_len=512,
+        num_gpu_blocks_override=24,
+        speculative_config=drafts,
+        **TEXT,
+    )
+
+
+def test_a_ragged_batch_in_chunks(engine: Engine, checkpoints: Checkpoints) -> None:
     oracle = oracle_of(checkpoints, "k3")
-    engine = engines.get("k3", **TEXT)
     requests = requests_of(oracle, SHAPES)
     with engine.scheduling_at_most(64):
         assert_all_match(oracle, requests, engine.run(requests))
+
+
+def test_preempted_requests_resume(engine: Engine, checkpoints: Checkpoints) -> None:
+    oracle = oracle_of(checkpoints, "k3")
+    unit = engine.engine.vllm_config.cache_config.block_size
+    requests = requests_of(oracle, [(unit - 9, 20, 0), (unit - 5, 16, 1), (unit - 3, 12, 2)])
+    before = engine.metric("vllm:num_preemptions")
+    results = engine.run(requests)
+    assert engine.metric("vllm:num_preemptions") > before
+    assert_all_match(oracle, requests, results)
 
 
 def test_without_what_may_be_absent(

@@ -58,10 +58,9 @@ def oracle(checkpoints: Checkpoints) -> K3Oracle:
 
 
 def expanded(
-    oracle: K3Oracle, engine: Engine, prompt: list[int], images: list[Image.Image]
+    oracle: K3Oracle, tokenizer: Any, prompt: list[int], images: list[Image.Image]
 ) -> tuple[list[int], dict[int, torch.Tensor]]:
     """The prompt with every image written out, and what stands in the places of its pads."""
-    tokenizer = engine.llm.get_tokenizer()
     processor = AscendKimiK3ImageProcessor(ImageSettings.of(MEDIA_SETTINGS))
     left, ids, embedded = iter(images), [], {}
     for token in prompt:
@@ -109,8 +108,9 @@ def test_images_of_odd_sizes_beside_text(engine: Engine, oracle: K3Oracle) -> No
     with engine.scheduling_at_most(50):
         results = engine.run(requests)
     assert engine.metric("vllm:spec_decode_num_accepted_tokens") > before
+    tokenizer = engine.llm.get_tokenizer()
     for prompt, each, result in zip(prompts, images, results, strict=True):
-        assert_equal(oracle, *expanded(oracle, engine, prompt, each), result)
+        assert_equal(oracle, *expanded(oracle, tokenizer, prompt, each), result)
 
 
 def test_weights_and_pool_are_as_planned(engine: Engine, checkpoints: Checkpoints) -> None:

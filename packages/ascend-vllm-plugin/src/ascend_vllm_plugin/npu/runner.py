@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from ascend_attention.vllm import register as register_attention
 from ascend_specdec.vllm import finish_runner, prepare_runner
@@ -55,6 +57,21 @@ class NPUModelRunner(GPUModelRunner):
         drafter = getattr(self, "drafter", None)
         if drafter is not None and hasattr(drafter, "model"):
             drafter.model = getattr(drafter.model, "runnable", drafter.model)
+
+    def _determine_batch_execution_and_padding(self, **given: Any) -> Any:
+        """As vLLM does, but parts of prompts never run in the graphs of steps with drafts.
+
+        vLLM tells these by their lengths alone. A part of a prompt that is as long leaves its state
+        where a step with drafts leaves that of its last draft.
+        """
+        if self.num_spec_tokens and self.model_config.is_hybrid:
+            count = given["num_reqs"]
+            lengths, batch = given["num_scheduled_tokens_np"][:count], self.input_batch
+            behind = batch.num_computed_tokens_cpu[: len(lengths)] + lengths
+            known = batch.num_tokens_no_spec[: len(lengths)]
+            if bool(((lengths > 1) & (behind <= known)).any()):
+                given["force_eager"] = True
+        return super()._determine_batch_execution_and_padding(**given)
 
     def _init_kv_zero_meta(self) -> None:
         """Nothing: a row is written before it is read, or masked where it was not."""

@@ -34,8 +34,9 @@ def test_an_image_and_drafts_beside_text(engines: EnginePool, checkpoints: Check
     with engine.scheduling_at_most(50):
         results = engine.run(requests)
     assert engine.metric("vllm:spec_decode_num_accepted_tokens") > before
+    tokenizer = engine.llm.get_tokenizer()
     for prompt, each, result in zip(prompts, images, results, strict=True):
-        assert_equal(oracle, *expanded(oracle, engine, prompt, each), result)
+        assert_equal(oracle, *expanded(oracle, tokenizer, prompt, each), result)
 
 
 def test_mxfp4_on_a_family_without_it_is_refused(

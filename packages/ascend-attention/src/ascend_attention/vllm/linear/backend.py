@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadat
 from vllm.v1.attention.backends.gdn_attn import GDNAttentionBackend, GDNAttentionMetadataBuilder
 from vllm.v1.kv_cache_interface import MambaSpec
 
+from ascend_attention.ops.linear_states import clear_states
+from ascend_attention.step import to_device
 from ascend_attention.vllm.dsa.metadata import DeferredMetadata
 from ascend_attention.vllm.linear.metadata import (
     AscendGDNMetadata,
@@ -55,6 +58,7 @@ class AscendGDNAttentionMetadataBuilder(GDNAttentionMetadataBuilder):
             requests = vllm_config.scheduler_config.max_num_seqs
             self.accepted = torch.ones(requests, dtype=torch.int32, device=device)
         self._runners: torch.Tensor | None = None
+        self._layers = vllm_config.compilation_config.static_forward_context
 
     def build(
         self,
@@ -68,6 +72,7 @@ class AscendGDNAttentionMetadataBuilder(GDNAttentionMetadataBuilder):
         requests = self._requests(common, num_decode_draft_tokens_cpu)
         self._take_accepted(common.num_reqs, num_accepted_tokens)
         slots = self._slots(common)
+        self._clear(requests.fresh(), slots)
         accepted = None if self.accepted is None else self.accepted[: common.num_reqs]
         return DeferredMetadata(lambda: build_metadata(requests, slots(), accepted))
 
@@ -98,6 +103,20 @@ class AscendGDNAttentionMetadataBuilder(GDNAttentionMetadataBuilder):
         none = [-1] * count
         return StepRequests(lengths, known, none if drafts is None else drafts[:count].tolist())
 
+    def _clear(self, fresh: list[int], slots: Callable[[], torch.Tensor]) -> None:
+        """Make the states of requests zeros that begin and may go through the recurrence.
+
+        Before the step, so that a captured one needs to know nothing of it.
+        """
+        if not fresh:
+            return
+        table = slots()
+        (rows,) = to_device(table.device, torch.tensor(fresh))
+        first = table[rows, 0].contiguous()
+        for name in self.layer_names:
+            for states in self._layers[name].kv_cache:
+                clear_states(states, first)
+
     def _take_accepted(self, count: int, given: torch.Tensor | None) -> None:
         """Copy what the last step accepted; vLLM names its buffer in steps with drafts alone.
 
@@ -113,7 +132,7 @@ class AscendGDNAttentionMetadataBuilder(GDNAttentionMetadataBuilder):
             kept = min(count, self.accepted.shape[0])
             self.accepted[:kept] = self._runners[:kept].clamp(min=1)
 
-    def _slots(self, common: CommonAttentionMetadata) -> Any:
+    def _slots(self, common: CommonAttentionMetadata) -> Callable[[], torch.Tensor]:
         """Makes ``[R, 1 + drafts]`` int32: the blocks that hold the requests' states."""
         table = common.block_table_tensor[: common.num_reqs]
         if not self.aligned:

@@ -1,7 +1,8 @@
 """Per-step metadata of layers that keep a recurrent state for every request.
 
 A step's requests are of two kinds. **Decodes** go through the recurrence token by token, from the
-state behind a request's last accepted token: requests with one token and a context, and drafts.
+state behind a request's last accepted token: requests with one token and a context, and drafts,
+which vLLM also puts behind a prompt of one token so that steps are alike.
 **Prefills** go through the chunked form, from the request's one state or from none: all others, a
 prompt of one token among them.
 """
@@ -48,7 +49,20 @@ class StepRequests:
             for r, (length, known, drafts) in enumerate(
                 zip(self.lengths, self.known, self.drafts, strict=True)
             )
-            if known > 0 and length > 0 and (length == 1 or drafts >= 0)
+            if length > 0 and (drafts >= 0 or (known > 0 and length == 1))
+        ]
+
+    def fresh(self) -> list[int]:
+        """Requests whose state must be zeros, should they go through the recurrence.
+
+        Those with drafts do, and those of one token where a captured step takes them for decodes.
+        """
+        return [
+            r
+            for r, (length, known, drafts) in enumerate(
+                zip(self.lengths, self.known, self.drafts, strict=True)
+            )
+            if length > 0 and known == 0 and (drafts >= 0 or length == 1)
         ]
 
     def prefills(self) -> list[int]:

@@ -26,6 +26,9 @@ class AscendUnquantizedFusedMoEMethod(UnquantizedFusedMoEMethod):
     def process_weights_after_loading(self, layer: RoutedExperts) -> None:
         """Keep the weights as the checkpoint has them, ``[E, 2I, H]`` and ``[E, H, I]``."""
 
+    def maybe_make_prepare_finalize(self, routing_tables: object = None) -> None:
+        """None: their runner shares tokens itself; vLLM asks where there are several ranks."""
+
     def select_gemm_impl(
         self, prepare_finalize: FusedMoEPrepareAndFinalizeModular, layer: RoutedExperts
     ) -> AscendLoRAExperts:
