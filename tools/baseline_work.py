@@ -33,6 +33,7 @@ from tools.baseline_inputs import (
     split_inputs,
     split_mrope_inputs,
 )
+from tools.baseline_linear import LINEAR_ROWS
 
 _BLOCKS = (
     "one of the selected blocks of 128 rows, for the 16 heads that share the selection, with the "
@@ -474,4 +475,5 @@ ROWS: tuple[Work, ...] = (
         "the context, too, which ours leaves where they are",
         package=SPECULATION,
     ),
+    *LINEAR_ROWS,
 )
