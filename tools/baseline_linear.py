@@ -21,7 +21,8 @@ _MERGED = (
 )
 _INVERTED = (
     "theirs inverts blocks of 16 in the same kernel, row after row in a loop; ours in one of its "
-    "own, for 16 heads at once"
+    "own, for 16 heads at once, whose loops over rows, and over the 6 KiB of zeros beside the "
+    "blocks of a chunk, count once as well"
 )
 
 LINEAR_ROWS: tuple[Work, ...] = (

@@ -1,7 +1,4 @@
-"""The inverse of a chunk's triangular system in Triton: blocks on the diagonal, then pairs.
-
-``inverse`` holds zeros where no kernel writes, so that blocks of one request may be read whole.
-"""
+"""The inverse of a chunk's triangular system in Triton: blocks on the diagonal, then pairs."""
 
 from __future__ import annotations
 
@@ -29,13 +26,17 @@ def _blocks_kernel(
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Inverses of the blocks on the diagonal, those of some heads at once, row after row."""
+    """Inverses of the blocks on the diagonal, those of some heads at once, row after row.
+
+    To the right of a block there are zeros.
+    """
     BLOCKS: tl.constexpr = CHUNK // BLOCK
     GROUPS: tl.constexpr = HEADS // TAKEN
     h = tl.arange(0, TAKEN)
     r = tl.arange(0, BLOCK)
     place = r.to(tl.float32)
     one = tl.where(place[:, None] == place[None, :], 1.0, 0.0)
+    nothing = tl.zeros((BLOCK, BLOCK), tl.float32)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         block = unit // GROUPS
         group = (unit - block * GROUPS) * TAKEN
@@ -46,6 +47,13 @@ def _blocks_kernel(
         if left > 0:
             at = ((first + top) * HEADS + group) * CHUNK + top
             row = h[:, None] * CHUNK + r[None, :]
+            tile = h[:, None, None] * CHUNK + r[None, :, None] * (HEADS * CHUNK) + r[None, None, :]
+            mask = (h < TAKEN)[:, None, None] & (r < left)[None, :, None] & (r < BLOCK)[None, None]
+            for one_head in range(0, TAKEN):
+                for beyond in range(top + BLOCK, CHUNK, BLOCK):
+                    to = inverse_ptr + at + one_head * CHUNK + beyond - top
+                    to = to + r[:, None] * (HEADS * CHUNK) + r[None, :]
+                    tl.store(to, nothing, mask=(r < left)[:, None] & (r < BLOCK)[None, :])
             inverse = tl.broadcast_to(one[None, :, :], (TAKEN, BLOCK, BLOCK))
             for k in range(1, BLOCK):
                 # Rows that do not exist repeat the first one, which changes none above them.
@@ -54,8 +62,6 @@ def _blocks_kernel(
                 found = tl.sum(factors[:, :, None] * inverse, axis=1)
                 here = tl.where(place == k * 1.0, 1.0, 0.0)
                 inverse = inverse + here[None, :, None] * found[:, None, :]
-            tile = h[:, None, None] * CHUNK + r[None, :, None] * (HEADS * CHUNK) + r[None, None, :]
-            mask = (h < TAKEN)[:, None, None] & (r < left)[None, :, None] & (r < BLOCK)[None, None]
             tl.store(inverse_ptr + at + tile, inverse, mask=mask)
 
 
@@ -108,7 +114,7 @@ def inverses(system: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         ``(I + A)^-1``, ``[T, H, CHUNK]`` float32; zeros above the diagonal.
     """
     heads = system.shape[1]
-    inverse = torch.zeros_like(system)
+    inverse = torch.empty_like(system)
     arguments = {"system_ptr": system, "table_ptr": table, "inverse_ptr": inverse}
     constants = {"HEADS": heads, "CHUNK": CHUNK}
     taken = heads_of_blocks(current_facts(), heads)
