@@ -17,6 +17,23 @@ Units = Callable[[dict[str, Any]], float]
 
 
 @dataclass(frozen=True)
+class Passes:
+    """How often a kernel passes for a work that several kernels do.
+
+    Attributes:
+        kernel: its name.
+        count: passes, its inner loop counting once.
+        held: passes by which its buffer counts, where its inner loop uses it again.
+        scalar: passes by which accesses to single elements count, where all stand before that loop.
+    """
+
+    kernel: str
+    count: float
+    held: float | None = None
+    scalar: float | None = None
+
+
+@dataclass(frozen=True)
 class Work:
     """One row.
 
@@ -36,6 +53,9 @@ class Work:
             launch does not forbid it.
         single: constants of the largest tile of ours that fits without double buffering, where that
             is not the tile that is launched with it.
+        kernel: name of our kernel, where the operator launches several; the last one otherwise.
+        passes: our launches that do the work together, in their order, for ``their_units``; loops
+            count once in a pass, as on their side.
         remark: what the page has to say about it.
         also: kernels of theirs that do the rest of the work, with the units of a pass of each.
         more: bytes of a unit that ours moves for a result that theirs does not give.
@@ -52,6 +72,8 @@ class Work:
     held: Units | None = None
     looped: bool = True
     single: dict[str, int] = field(default_factory=dict)
+    kernel: str = ""
+    passes: tuple[Passes, ...] = ()
     remark: str = ""
     package: str = "ascend_ops_core"
     also: tuple[tuple[str, float], ...] = ()
@@ -189,6 +211,28 @@ def case_inputs(package: str, module: str, operator: str, name: str) -> Argument
         return made
 
     return made
+
+
+def chunk_inputs(heads: tuple[int, int], channels: bool) -> Arguments:
+    """A prompt of 4,096 tokens; queries and keys are normed before."""
+
+    def made(new: Inputs) -> tuple[Any, ...]:
+        tokens = 4096
+        query, key = (new.randn(tokens, heads[0], 128, dtype=BF16) for _ in range(2))
+        decay = (tokens, heads[1], 128) if channels else (tokens, heads[1])
+        return (
+            *(query, key, new.randn(tokens, heads[1], 128, dtype=BF16), new.randn(*decay)),
+            *(new.rand(tokens, heads[1], dtype=BF16), new.randn(3, heads[1], 128, 128)),
+            *(new.tensor([0, tokens], torch.int32), new.tensor([1], torch.int32)),
+            *(new.tensor([True], torch.bool), 128**-0.5, False, None),
+        )
+
+    return made
+
+
+def channel_gates_inputs(new: Inputs) -> tuple[Any, ...]:
+    f, b = new.randn(4096, 32, 128, dtype=BF16), new.randn(4096, 32, dtype=BF16)
+    return f, b, new.rand(32), new.randn(32, 128), None
 
 
 def recurrence_inputs(new: Inputs) -> tuple[Any, ...]:

@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools import environments
+from tools.baseline_inputs import Passes
 from tools.baseline_work import ROWS, Work
 from tools.workspace import ROOT
 
@@ -44,6 +45,8 @@ divided by what the tile holds.
   and synchronisations between cores. *scalar*: accesses to single elements.
 - Ours are weighted by the known trip counts of inner loops, theirs only in scalar accesses and in
   the bin counts, so their other counts are lower bounds.
+- Where kernels are cut differently, those that do a work together are compared: passes of each for
+  the same work, of which loops count once on both sides, and the largest buffer.
 - A tile wider than its rows counts with the columns that exist, since a transfer moves no others.
 
 A ratio above 1 (in bold) is one in which ours is worse.
@@ -95,8 +98,49 @@ class Row:
     remark: str
 
 
+def together(parts: Iterable[tuple[Figures, Passes]], units: float) -> Figures:
+    """Return the figures of kernels that do a work together.
+
+    Args:
+        parts: figures of a pass of each, and its passes. A kernel needs its buffer as often as it
+            passes, and the largest of those is the buffer of all.
+        units: what they handle together.
+    """
+    parts = list(parts)
+
+    def summed(name: str) -> float:
+        return sum(getattr(figures, name) * passes.count for figures, passes in parts) / units
+
+    held = [
+        figures.ub * (passes.count if passes.held is None else passes.held)
+        for figures, passes in parts
+        if figures.ub is not None
+    ]
+    scalar = [
+        figures.scalar * (passes.count if passes.scalar is None else passes.scalar)
+        for figures, passes in parts
+    ]
+    return Figures(
+        max(held) / units if held else None,
+        summed("operations"),
+        summed("moved"),
+        summed("sync"),
+        sum(scalar) / units,
+    )
+
+
 def their_figures(row: dict[str, Any], units: float | None) -> Figures:
-    """Return the figures of a kernel of theirs, of which a pass handles ``units``."""
+    """Return the figures of a kernel of theirs, of which a pass handles ``units``.
+
+    A row with ``parts`` stands for several kernels; the passes of each are those for ``units``.
+    """
+    if "parts" in row:
+        assert units is not None  # said in baseline_work.py
+        parts = row["parts"]
+        return together(
+            ((their_figures(part, 1.0), Passes(part["kernel"], part["passes"])) for part in parts),
+            units,
+        )
 
     def count(*names: str) -> float:
         return float(sum(row[name] for name in names))
@@ -170,16 +214,44 @@ def measured() -> tuple[str, list[Row]]:
 def _row(theirs: dict[str, Any], work: Work, named: dict[str, dict[str, Any]]) -> Row:
     from ascend_ops_core.cases import Case
     from ascend_ops_core.registry import find
-    from ascend_ops_core.testing.compiler import compile_kernel
-    from ascend_ops_core.testing.compiler.configurations import launches_of
-    from ascend_ops_core.testing.compiler.signature import constants_of, signature_of
+    from ascend_ops_core.testing.compiler.configurations import kernel_of, launches_of
 
     if theirs["kernel"] != work.theirs:
         raise SystemExit(
             f"{work.theirs} stands beside {theirs['kernel']}; both files have one order"
         )
     operator = find(f"{work.package}::{work.operator}")
-    launch = launches_of(operator, Case(work.operator, work.arguments, large=True), "A2")[-1]
+    launches = launches_of(operator, Case(work.operator, work.arguments, large=True), "A2")
+    if work.passes:
+        left = iter(launches)
+        found = [
+            _compiled(next(one for one in left if kernel_of(one) == passes.kernel), work)
+            for passes in work.passes
+        ]
+        parts = [(figures, passes) for (_, figures), passes in zip(found, work.passes, strict=True)]
+        ours = together(parts, work.their_units or 1.0)
+    else:
+        found = [_compiled([one for one in launches if work.kernel in kernel_of(one)][-1], work)]
+        ours = found[0][1]
+    ours = replace(ours, moved=ours.moved - work.more / 1024)
+    rest = [their_figures(named[name], units) for name, units in work.also]
+    return Row(
+        "` + `".join([theirs["kernel"], *(name for name, _ in work.also)]),
+        "`, `".join(dict.fromkeys(report.kernel for report, _ in found)),
+        work.what,
+        work.unit,
+        max(report.ub_share for report, _ in found),
+        not work.looped,
+        (summed(their_figures(theirs, work.their_units), *rest), ours),
+        work.remark,
+    )
+
+
+def _compiled(launch: Any, work: Work) -> tuple[Any, Figures]:
+    """The report of a launch of ours, and its figures for a unit; of a pass if work has passes."""
+    from ascend_ops_core.testing.compiler import compile_kernel
+    from ascend_ops_core.testing.compiler.signature import constants_of, signature_of
+
     constants = constants_of(launch)
     single = constants if work.looped else constants | work.single
 
@@ -203,31 +275,18 @@ def _row(theirs: dict[str, Any], work: Work, named: dict[str, dict[str, Any]]) -
     held = report if work.looped else compiled(single, {"multibuffer": False}, lambda _: 0.0)[0]
     counts = asdict(report.counts)
     measure = work.our_units
-    units = None if measure is None else measure(constants)
-    if measure is None or units is None or work.once:
+    units = 1.0 if work.passes else None if measure is None else measure(constants)
+    if measure is None or units is None or work.once or work.passes:
         static = {name: counts[name] for name in _STATIC}
-        ours = their_figures(static | {"ub_bits": held.ub_bits}, units)
-    else:
-        tile = (work.held or measure)(single)
-        moved = counts["weighted_gm_load_bytes"] + counts["weighted_gm_store_bytes"]
-        ours = Figures(
-            (held.ub_bits or 0) / 8 / 1024 / tile,
-            (counts["weighted_vector"] + counts["cube"]) / units,
-            moved * _existing(constants) / 1024 / units,
-            sync / units,
-            counts["weighted_scalar"] / units,
-        )
-    ours = replace(ours, moved=ours.moved - work.more / 1024)
-    rest = [their_figures(named[name], units) for name, units in work.also]
-    return Row(
-        "` + `".join([theirs["kernel"], *(name for name, _ in work.also)]),
-        report.kernel,
-        work.what,
-        work.unit,
-        report.ub_share,
-        not work.looped,
-        (summed(their_figures(theirs, work.their_units), *rest), ours),
-        work.remark,
+        return report, their_figures(static | {"ub_bits": held.ub_bits}, units)
+    tile = (work.held or measure)(single)
+    moved = counts["weighted_gm_load_bytes"] + counts["weighted_gm_store_bytes"]
+    return report, Figures(
+        (held.ub_bits or 0) / 8 / 1024 / tile,
+        (counts["weighted_vector"] + counts["cube"]) / units,
+        moved * _existing(constants) / 1024 / units,
+        sync / units,
+        counts["weighted_scalar"] / units,
     )
 
 

@@ -29,6 +29,7 @@ from tools.baseline_inputs import (
     split_inputs,
     split_mrope_inputs,
 )
+from tools.baseline_linear import LINEAR_ROWS
 from tools.baseline_m3 import M3
 from tools.baseline_speculation import SPECULATED
 
@@ -383,4 +384,5 @@ ROWS: tuple[Work, ...] = (
         package=ATTENTION,
     ),
     *SPECULATED,
+    *LINEAR_ROWS,
 )

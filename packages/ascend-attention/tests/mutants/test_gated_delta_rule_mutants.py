@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import ExitStack
 
 import pytest
 from ascend_ops_core.testing.mutants import assert_noticed, mutated
@@ -35,9 +36,13 @@ def test_recurrent(original: str, replacement: str) -> None:
     [
         ("chunks", "kept = tl.where(tl.load(has_ptr + request) != 0, height, 0)", "kept = height"),
         ("chunks", "tokens = tl.where(slot > 0, tl", "tokens = tl.where(slot >= 0, tl"),
-        ("chunks", "for number in tl.static_range(0, 6)", "for number in tl.static_range(0, 5)"),
+        ("inverse", "while half < CHUNK:", "while half < CHUNK // 2:"),
+        ("inverse", "for k in range(1, BLOCK):", "for k in range(1, BLOCK - 1):"),
+        ("inverse", "left = count - top - HALF", "left = HALF - top"),
         ("chunks", "state = state * shrunk + added", "state = state + added"),
-        ("products", "pairs = i[:, None] >= i[None, :]", "pairs = i[:, None] >= 0"),
+        ("heads", "place[:, None] >= place[None, :], between", "place[:, None] >= 0.0, between"),
+        ("heads", "row = first * HEADS + group * SHARED + shared\n            beta",
+         "row = first * HEADS + group * SHARED\n            beta"),
         ("products", "tl.static_range(0, 4)", "tl.static_range(0, 3)"),
         ("products", "(i < seen)[:, None], middle - earlier", "(i < CHUNK)[:, None], -earlier"),
     ],
@@ -45,19 +50,27 @@ def test_recurrent(original: str, replacement: str) -> None:
         "old state read",
         "slot 0 read",
         "last merge left out",
+        "last row left out",
+        "rows that do not exist merged",
         "state not decayed",
         "later tokens seen",
+        "first value head for all",
         "last level left out",
         "middle left out",
     ],
-)
+)  # fmt: skip
 def test_chunks(module: str, original: str, replacement: str) -> None:
-    # Modules that hold functions of the mutant are imported anew, too.
-    above = importlib.import_module(f"{FAMILY}.chunks")
-    with mutated(importlib.import_module(f"{FAMILY}.{module}"), original, replacement):
-        if module == "chunks":
-            assert_noticed("ascend_attention::chunk_gated_delta_rule", KEPT, KEPT)
-        else:
-            same = "def chunk_gated_delta_rule("
-            with mutated(above, same, same):
-                assert_noticed("ascend_attention::chunk_gated_delta_rule", KEPT, KEPT)
+    with ExitStack() as stack:
+        stack.enter_context(
+            mutated(importlib.import_module(f"{FAMILY}.{module}"), original, replacement)
+        )
+        # Modules that hold functions of the mutant are imported anew, too.
+        for above, same in (
+            ("products", "def products("),
+            ("chunks", "def chunk_gated_delta_rule("),
+        ):
+            if above != module:
+                stack.enter_context(
+                    mutated(importlib.import_module(f"{FAMILY}.{above}"), same, same)
+                )
+        assert_noticed("ascend_attention::chunk_gated_delta_rule", KEPT, KEPT)

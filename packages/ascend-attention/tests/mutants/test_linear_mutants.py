@@ -50,12 +50,11 @@ def test_small_operators(name: str, original: str, replacement: str) -> None:
 @pytest.mark.parametrize(
     ("module", "original", "replacement"),
     [
-        ("chunks", "rest = tl.where(i < count, count - 1 - i, 0)",
-         "rest = tl.where(i < count, CHUNK - 1 - i, 0)"),
+        ("chunks", "CHUNK - count + i)", "i)"),
         ("chunks", "tl.where(lag >= 0.0, tl.exp", "tl.where(lag > 0.0, tl.exp"),
-        ("chunks", "tl.store(place + lanes, state, mask=inside)",
-         "tl.store(place + lanes, state + added, mask=inside)"),
-        ("chunks", "decay = tl.exp((i + 1)", "decay = tl.exp(i"),
+        ("chunks", "tl.store(to, state.to(", "tl.store(to, (state + added).to("),
+        ("chunks", "tl.where(c < chunks - 1, whole, last)", "whole"),
+        ("chunks", "(2 * CHUNK) + CHUNK + i)", "(2 * CHUNK) + CHUNK - 1 + i)"),
         ("tokens", "column = tl.load(accepted_ptr + row).to(tl.int32) - 1", "column = 0"),
         ("tokens", "slot = tl.load(slots + t - begin)", "slot = tl.load(slots)"),
     ],

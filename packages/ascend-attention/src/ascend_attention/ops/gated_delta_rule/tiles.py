@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from ascend_ops_core.devices import DeviceFacts
 from ascend_ops_core.tiling import block_of, next_power_of_two, tile_rows
 
-from ascend_attention.ops.gated_delta_rule.layout import CHUNK
+from ascend_attention.ops.gated_delta_rule.layout import BLOCK, CHUNK
 
 SMALLEST = 16
 """The smallest side of a product that the matrix unit takes."""
@@ -40,3 +42,13 @@ def values_of_a_pass(facts: DeviceFacts, height: int, pairs: int) -> int:
     while taken > SMALLEST and pairs * -(-height // taken) < facts.cube_cores:
         taken //= 2
     return taken
+
+
+def heads_of_blocks(facts: DeviceFacts, heads: int) -> int:
+    """Heads whose blocks on the diagonal are inverted together: a divisor of all.
+
+    Of a block its inverse, a product, and what is spread for it live at the same time.
+    """
+    block = BLOCK * BLOCK
+    most = tile_rows(facts, block, streamed=4, local=12, maximum=next_power_of_two(heads))
+    return math.gcd(heads, most)

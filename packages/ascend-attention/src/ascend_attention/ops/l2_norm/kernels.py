@@ -29,6 +29,7 @@ def _l2_norm_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     SCALED: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     """Rows divided by their length; ``inverse`` is that of the squared scale."""
     columns = tl.arange(0, BLOCK)
@@ -36,15 +37,24 @@ def _l2_norm_kernel(
     r = tl.arange(0, ROWS)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         first = as_int64(unit) * ROWS
-        mask = (r < rows - first)[:, None] & inside[None, :]
+        if WHOLE:
+            # The last tile goes over rows of the one before, so that none needs a mask.
+            first = tl.where(first < rows - ROWS, first, rows - ROWS)
         tile = x_ptr + first * row_stride + r[:, None] * row_stride + columns[None, :]
-        x = tl.load(tile, mask=mask, other=0.0).to(tl.float32)
+        here = out_ptr + first * WIDTH + r[:, None] * WIDTH + columns[None, :]
+        mask = (r < rows - first)[:, None] & inside[None, :]
+        if WHOLE:
+            x = tl.load(tile).to(tl.float32)
+        else:
+            x = tl.load(tile, mask=mask, other=0.0).to(tl.float32)
         squares = tl.sum(x * x, axis=1) + eps
         if SCALED:
             squares = squares * inverse
-        here = first * WIDTH + r[:, None] * WIDTH + columns[None, :]
-        y = x / tl.sqrt(squares)[:, None]
-        tl.store(out_ptr + here, y.to(out_ptr.dtype.element_ty), mask=mask)
+        y = (x / tl.sqrt(squares)[:, None]).to(out_ptr.dtype.element_ty)
+        if WHOLE:
+            tl.store(here, y)
+        else:
+            tl.store(here, y, mask=mask)
 
 
 def l2_norm(x: torch.Tensor, eps: float, scale: float, dtype: torch.dtype) -> torch.Tensor:
@@ -75,6 +85,12 @@ def l2_norm(x: torch.Tensor, eps: float, scale: float, dtype: torch.dtype) -> to
         "inverse": 1.0 / (scale * scale),
         "programs": programs,
     }
-    constants = {"WIDTH": width, "ROWS": taken, "BLOCK": padded, "SCALED": scale != 1.0}
+    constants = {
+        "WIDTH": width,
+        "ROWS": taken,
+        "BLOCK": padded,
+        "SCALED": scale != 1.0,
+        "WHOLE": width == padded and rows.shape[0] >= taken,
+    }
     launch(_l2_norm_kernel, programs, arguments, constants)
     return out

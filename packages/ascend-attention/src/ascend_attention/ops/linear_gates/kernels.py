@@ -12,6 +12,9 @@ from ascend_ops_core.tiling import next_power_of_two, tile_rows
 
 # Bytes alive per element besides what is loaded and stored, all in float32.
 _LIVE_BYTES = 20
+# Those of decays by channel, whose intermediate results follow each other in place.
+_CHANNEL_BYTES = 9
+_CHANNEL_SHARE = 0.9
 
 
 @triton.jit
@@ -165,8 +168,9 @@ def kda_gates(
         current_facts(),
         padded,
         streamed=f.element_size() + 4,
-        local=_LIVE_BYTES,
+        local=_CHANNEL_BYTES,
         maximum=next_power_of_two(tokens),
+        share=_CHANNEL_SHARE,
     )
     tiles = -(-tokens // taken)
     arguments = {

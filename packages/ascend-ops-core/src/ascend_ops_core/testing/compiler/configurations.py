@@ -37,10 +37,15 @@ class Configuration:
     @property
     def kernel(self) -> str:
         """Name of the kernel."""
-        return str(plain_function(self.launch.kernel).__name__)
+        return kernel_of(self.launch)
 
     def __str__(self) -> str:
         return f"{self.family}-{self.kernel}-{self.key[:8]}"
+
+
+def kernel_of(launch: Launch) -> str:
+    """Return the name of a launch's kernel."""
+    return str(plain_function(launch.kernel).__name__)
 
 
 def configurations(namespace: str) -> list[Configuration]:

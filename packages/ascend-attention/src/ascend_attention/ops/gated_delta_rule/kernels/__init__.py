@@ -1,7 +1,7 @@
-"""The gated delta rule in Triton: a loop over tokens for decode, four kernels for prompts.
+"""The gated delta rule in Triton: a loop over tokens for decode, some kernels for prompts.
 
 Chunks are prepared independently of each other: sums of decays, products of keys and of queries,
-then the inverse of the triangular system and what it makes of keys and values. One more kernel
+the inverse of the triangular system, then what it makes of keys and values. The last kernel
 passes the state through the chunks of a request and has the outputs at once, so that no state
 between two chunks reaches memory. Only the products differ by the kind of decay. The formulas
 stand in :mod:`..chunked`.

@@ -10,6 +10,7 @@ from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
 from ascend_ops_core.tiling import next_power_of_two
 
+from ascend_attention.ops.gated_delta_rule.kernels.inverse import inverses
 from ascend_attention.ops.gated_delta_rule.kernels.products import products
 from ascend_attention.ops.gated_delta_rule.kernels.rows import (
     dense_rows,
@@ -22,23 +23,13 @@ from ascend_attention.ops.gated_delta_rule.tiles import SMALLEST, values_of_a_pa
 
 
 @triton.jit
-def _merged(inverse, system, level, HALF: tl.constexpr):
-    """Inverses of blocks of ``2 * HALF``, from those of halves and what lies between two."""
-    between = tl.where((level >= HALF) & (level < 2 * HALF), system, 0.0)
-    if HALF == 1:
-        return inverse - between
-    between = tl.dot(inverse, between, input_precision="ieee")
-    return inverse - tl.dot(between, inverse, input_precision="ieee")
-
-
-@triton.jit
 def _solve_kernel(
     key_ptr,
     value_ptr,
     sums_ptr,
     beta_ptr,
     table_ptr,
-    system_ptr,
+    inverse_ptr,
     w_ptr,
     u_ptr,
     key_token,
@@ -59,9 +50,6 @@ def _solve_kernel(
     i = tl.arange(0, CHUNK)
     d = tl.arange(0, PADDED)
     v = tl.arange(0, PADDED_HEIGHT)
-    # The highest bit in which two tokens differ is that of the block whose middle parts them.
-    differ = (i[:, None] ^ i[None, :]).to(tl.float32)
-    level = tl.where(i[:, None] >= i[None, :], differ, -1.0)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         chunk = unit // HEADS
         head = unit - chunk * HEADS
@@ -69,11 +57,8 @@ def _solve_kernel(
         count = tl.load(table_ptr + chunk * 2 + 1)
         real = i < count
         row = first * HEADS + head
-        at = system_ptr + row * CHUNK
-        system = load_rows(at, HEADS * CHUNK, count, CHUNK, CHUNK, CHUNK)
-        inverse = tl.where(level == 0.0, 1.0, 0.0)
-        for number in tl.static_range(0, 6):
-            inverse = _merged(inverse, system, level, 1 << number)
+        at = inverse_ptr + row * CHUNK
+        inverse = load_rows(at, HEADS * CHUNK, count, CHUNK, CHUNK, CHUNK)
         beta = tl.load(beta_ptr + row + i * HEADS, mask=real, other=0.0).to(tl.float32)
         inverse = inverse * beta[None, :]
         at = key_ptr + first * key_token + as_int64(head // SHARED) * key_head
@@ -228,7 +213,7 @@ def chunk_gated_delta_rule(
         "sums_ptr": sums,
         "beta_ptr": beta.contiguous(),
         "table_ptr": table,
-        "system_ptr": system,
+        "inverse_ptr": inverses(system, table),
         "w_ptr": w,
         "u_ptr": u,
         **strides(key=key, value=value),

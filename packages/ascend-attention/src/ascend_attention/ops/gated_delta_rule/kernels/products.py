@@ -1,4 +1,4 @@
-"""Products within chunks, decayed by head or by channel, in Triton."""
+"""Sums of decays, and products within chunks decayed by channel, in Triton."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
 from ascend_ops_core.tiling import next_power_of_two
 
+from ascend_attention.ops.gated_delta_rule.kernels.heads import head_products
 from ascend_attention.ops.gated_delta_rule.kernels.rows import lengths, load_rows, strides
 from ascend_attention.ops.gated_delta_rule.layout import BLOCK, CHUNK
 from ascend_attention.ops.gated_delta_rule.tiles import SMALLEST, columns_of_sums
@@ -37,54 +38,6 @@ def _sums_kernel(
         at = as_int64(first) * columns + column + i[:, None] * columns + c[None, :]
         decay = tl.load(decay_ptr + at, mask=mask, other=0.0)
         tl.store(sums_ptr + at, tl.cumsum(decay, axis=0), mask=mask)
-
-
-@triton.jit
-def _head_products_kernel(
-    query_ptr,
-    key_ptr,
-    sums_ptr,
-    beta_ptr,
-    table_ptr,
-    system_ptr,
-    inner_ptr,
-    scale,
-    query_token,
-    query_head,
-    key_token,
-    key_head,
-    programs,
-    HEADS: tl.constexpr,
-    SHARED: tl.constexpr,
-    WIDTH: tl.constexpr,
-    PADDED: tl.constexpr,
-    CHUNK: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-):
-    i = tl.arange(0, CHUNK)
-    for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
-        chunk = unit // HEADS
-        head = unit - chunk * HEADS
-        first = as_int64(tl.load(table_ptr + chunk * 2))
-        count = tl.load(table_ptr + chunk * 2 + 1)
-        real = i < count
-        at = key_ptr + first * key_token + as_int64(head // SHARED) * key_head
-        keys = load_rows(at, key_token, count, WIDTH, PADDED, CHUNK)
-        keys = keys / lengths(keys, NORMALIZE)[:, None]
-        at = query_ptr + first * query_token + as_int64(head // SHARED) * query_head
-        queries = load_rows(at, query_token, count, WIDTH, PADDED, CHUNK)
-        queries = queries * (scale / lengths(queries, NORMALIZE))[:, None]
-        row = first * HEADS + head
-        beta = tl.load(beta_ptr + row + i * HEADS, mask=real, other=0.0).to(tl.float32)
-        sums = tl.load(sums_ptr + row + i * HEADS, mask=real, other=0.0)
-        pairs = i[:, None] >= i[None, :]
-        between = tl.where(pairs, sums[:, None] - sums[None, :], float("-inf"))
-        between = tl.exp(between)
-        inner = tl.dot(queries, tl.trans(keys), input_precision="ieee") * between
-        to = row * CHUNK + i[:, None] * (HEADS * CHUNK) + i[None, :]
-        tl.store(inner_ptr + to, inner, mask=real[:, None])
-        system = tl.dot(keys, tl.trans(keys), input_precision="ieee") * between
-        tl.store(system_ptr + to, system * beta[:, None], mask=real[:, None])
 
 
 @triton.jit
@@ -134,7 +87,7 @@ def _channel_products_kernel(
         queries = load_rows(at, query_token, left, WIDTH, PADDED, BLOCK)
         queries = queries * (scale / lengths(queries, NORMALIZE))[:, None]
         row = (first + top) * HEADS + head
-        beta = tl.load(beta_ptr + row + r * HEADS, mask=r < left, other=0.0).to(tl.float32)
+        beta = tl.load(beta_ptr + row + r * HEADS, mask=r < left, other=0.0).to(tl.float32) * -1.0
         at_sums = sums_ptr + row * WIDTH
         sums = load_rows(at_sums, HEADS * WIDTH, left, WIDTH, PADDED, BLOCK)
         # Tokens of the block, with those before it: the block's first token parts them.
@@ -164,7 +117,7 @@ def _channel_products_kernel(
             found = tl.dot(near, tl.trans(near), input_precision="ieee")
             system = tl.where(level == number + 1.0, found, system)
         to = to + top + r[None, :]
-        mask = (r < left)[:, None] & (level >= 0.0)
+        mask = (r < left)[:, None] & (r < BLOCK)[None, :]
         tl.store(inner_ptr + to, inner, mask=mask)
         tl.store(system_ptr + to, system * beta[:, None], mask=mask)
 
@@ -211,8 +164,9 @@ def products(
         normalize: divide queries and keys by their lengths.
 
     Returns:
-        The sums, like ``decay``, and ``A`` and ``P`` of :mod:`..chunked`, ``[T, H, CHUNK]``.
-        ``P`` is zero above the diagonal, where ``A`` is not written.
+        The sums, like ``decay``, and ``-A`` and ``P`` of :mod:`..chunked`, ``[T, H, CHUNK]``.
+        ``P`` is zero above the diagonal. ``A`` is not written there, but for blocks on the
+        diagonal, in which it is zero from the diagonal on.
     """
     tokens, heads = decay.shape[:2]
     width, device = key.shape[2], key.device
@@ -229,12 +183,13 @@ def products(
     }
     constants = {"TILES": tiles, "CHUNK": CHUNK, "BLOCK": block}
     launch(_sums_kernel, table.shape[0] * tiles, arguments, constants)
-    shape, channels = (tokens, heads, CHUNK), decay.dim() == 3
+    if decay.dim() == 2:
+        return sums, *head_products(query, key, sums, beta, table, scale, normalize)
+    shape = (tokens, heads, CHUNK)
     system = torch.empty(shape, dtype=torch.float32, device=device)
-    # Kernels that go block by block leave out what lies above the diagonal.
-    make = torch.zeros if channels else torch.empty
-    inner = make(shape, dtype=torch.float32, device=device)
-    units = table.shape[0] * heads * (CHUNK // BLOCK if channels else 1)
+    # The kernel goes block by block and leaves out what lies above the diagonal.
+    inner = torch.zeros(shape, dtype=torch.float32, device=device)
+    units = table.shape[0] * heads * (CHUNK // BLOCK)
     arguments = {
         "query_ptr": query,
         "key_ptr": key,
@@ -253,10 +208,8 @@ def products(
         "WIDTH": width,
         "PADDED": max(next_power_of_two(width), SMALLEST),
         "CHUNK": CHUNK,
+        "BLOCK": BLOCK,
         "NORMALIZE": normalize,
     }
-    if channels:
-        constants["BLOCK"] = BLOCK
-    kernel = _channel_products_kernel if channels else _head_products_kernel
-    launch(kernel, units, arguments, constants, cube=True)
+    launch(_channel_products_kernel, units, arguments, constants, cube=True)
     return sums, system, inner

@@ -17,26 +17,16 @@ from ascend_ops_core.kernels import as_int64
 from ascend_ops_core.launch import launch
 from ascend_ops_core.tiling import block_of, next_power_of_two
 
-from ascend_attention.ops.causal_conv.kernels import owner_of_chunk
+from ascend_attention.ops.lightning_attention.kernels.plan import (
+    CHUNK,
+    chunk_at,
+    chunk_table,
+    decays_of,
+)
 
-_CHUNK = 64
 _LEAST = 16  # rows and columns of a product
 # Values of a state that one program carries from chunk to chunk: enough for a transfer's speed.
 _MOST_CARRIED = 8192
-
-
-@triton.jit
-def _chunk(start_ptr, unit, requests, tokens, CHUNK: tl.constexpr):
-    """Request, first token and tokens of a chunk; request ``requests`` is padding."""
-    r = owner_of_chunk(start_ptr, unit, requests, CHUNK)
-    begin = tl.load(start_ptr + r).to(tl.int32)
-    real = r < requests
-    end = tl.load(start_ptr + tl.where(real, r + 1, r)).to(tl.int32)
-    end = tl.where(real, end, tokens)
-    first = begin + (unit - begin // CHUNK - r) * CHUNK
-    count = end - first
-    count = tl.where(count > CHUNK, CHUNK, count)
-    return r, first, tl.where(count > 0, count, 0)
 
 
 @triton.jit
@@ -50,11 +40,9 @@ def _tile(pointer, stride, rows, left, WIDTH: tl.constexpr, BLOCK: tl.constexpr)
 def _added_kernel(
     key_ptr,
     value_ptr,
-    slopes_ptr,
-    start_ptr,
+    table_ptr,
+    decays_ptr,
     added_ptr,
-    tokens,
-    requests,
     key_stride,
     key_head_stride,
     value_stride,
@@ -73,18 +61,15 @@ def _added_kernel(
     for part in range(tl.program_id(0), programs, tl.num_programs(0)):
         unit = part // HEADS
         head = part - unit * HEADS
-        at = tl.full((), 0, tl.int32) + unit
-        r, first, count = _chunk(start_ptr, at, requests, tokens, CHUNK)
-        if (r < requests) & (count > 0):
-            slope = tl.load(slopes_ptr + head)
-            key = key_ptr + as_int64(first) * key_stride + head * key_head_stride
-            value = value_ptr + as_int64(first) * value_stride + head * value_head_stride
+        first, count = chunk_at(table_ptr, unit, CHUNK)
+        if count > 0:
+            key = key_ptr + first * key_stride + head * key_head_stride
+            value = value_ptr + first * value_stride + head * value_head_stride
             k = _tile(key, key_stride, i, count, WIDTH, ROWS).to(tl.float32)
             v = _tile(value, value_stride, i, count, INNER, COLUMNS).to(tl.float32)
-            # Beyond the chunk there are zeros, whatever their weight is.
-            rest = tl.where(i < count, count - 1 - i, 0).to(tl.float32)
-            k = k * tl.exp(rest * slope * -1.0)[:, None]
-            total = tl.dot(tl.trans(k), v, input_precision="ieee")
+            # Falls to one at the last token; beyond the chunk there are zeros, whatever it is.
+            rest = tl.load(decays_ptr + head * (2 * CHUNK) + CHUNK - count + i)
+            total = tl.dot(tl.trans(k * rest[:, None]), v, input_precision="ieee")
             to = added_ptr + as_int64(part) * (WIDTH * INNER)
             mask = (d < WIDTH)[:, None] & (e < INNER)[None, :]
             tl.store(to + d[:, None] * INNER + e[None, :], total, mask=mask)
@@ -93,7 +78,8 @@ def _added_kernel(
 @triton.jit
 def _states_kernel(
     added_ptr,
-    slopes_ptr,
+    before_ptr,
+    decays_ptr,
     start_ptr,
     states_ptr,
     slots_ptr,
@@ -105,43 +91,52 @@ def _states_kernel(
     SIZE: tl.constexpr,
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
+    TOGETHER: tl.constexpr,
     STATEFUL: tl.constexpr,
     GIVEN: tl.constexpr,
 ):
-    """Replaces what every chunk adds by the state at its beginning, and keeps the last state."""
+    """From what every chunk adds, the state at its beginning; keeps the last state.
+
+    ``before`` may be ``added``, which is read first.
+    """
     lanes = tl.arange(0, BLOCK)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         pair = unit // parts
-        here = (unit - pair * parts) * BLOCK
+        top = (unit - pair * parts) * (TOGETHER * BLOCK)
         r = pair // HEADS
         head = pair - r * HEADS
         begin = tl.load(start_ptr + r).to(tl.int32)
         count = tl.load(start_ptr + r + 1).to(tl.int32) - begin
-        slope = tl.load(slopes_ptr + head)
-        inside = lanes < SIZE - here
         slot = tl.full((), 1, tl.int32)
-        state = tl.zeros((BLOCK,), tl.float32)
-        at = added_ptr
+        held = slot > 1
         if STATEFUL:
             slot = tl.load(slots_ptr + r).to(tl.int32)
-            at = states_ptr + as_int64(slot) * state_stride + head * SIZE + here
             held = slot > 0
             if GIVEN:
                 held = held & (tl.load(has_ptr + r) > 0)
-            room = tl.where(held, SIZE - here, 0)
-            state = tl.load(at + lanes, mask=lanes < room, other=0.0).to(tl.float32)
         if (slot > 0) & (count > 0):
             chunks = (count + CHUNK - 1) // CHUNK
             first = begin // CHUNK + r
-            for c in range(0, chunks):
-                place = added_ptr + (as_int64(first + c) * HEADS + head) * SIZE + here
-                added = tl.load(place + lanes, mask=inside, other=0.0)
-                tl.store(place + lanes, state, mask=inside)
-                left = count - c * CHUNK
-                left = tl.where(left > CHUNK, CHUNK, left).to(tl.float32)
-                state = state * tl.exp(left * slope * -1.0) + added
-            if STATEFUL:
-                tl.store(at + lanes, state.to(states_ptr.dtype.element_ty), mask=inside)
+            decays = decays_ptr + head * (2 * CHUNK) + CHUNK - 1
+            whole = tl.load(decays + CHUNK)
+            last = tl.load(decays + count - (chunks - 1) * CHUNK)
+            for part in range(0, TOGETHER):
+                here = top + part * BLOCK
+                inside = lanes < SIZE - here
+                state = tl.zeros((BLOCK,), tl.float32)
+                at = states_ptr
+                if STATEFUL:
+                    at = states_ptr + as_int64(slot) * state_stride + head * SIZE + here
+                    room = tl.where(held, SIZE - here, 0)
+                    state = tl.load(at + lanes, mask=lanes < room, other=0.0).to(tl.float32)
+                for c in range(0, chunks):
+                    place = (as_int64(first + c) * HEADS + head) * SIZE + here
+                    added = tl.load(added_ptr + place + lanes, mask=inside, other=0.0)
+                    to = before_ptr + place + lanes
+                    tl.store(to, state.to(before_ptr.dtype.element_ty), mask=inside)
+                    state = state * tl.where(c < chunks - 1, whole, last) + added
+                if STATEFUL:
+                    tl.store(at + lanes, state.to(states_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -150,12 +145,10 @@ def _output_kernel(
     key_ptr,
     value_ptr,
     slopes_ptr,
-    start_ptr,
-    slots_ptr,
+    table_ptr,
+    decays_ptr,
     before_ptr,
     out_ptr,
-    tokens,
-    requests,
     query_stride,
     query_head_stride,
     key_stride,
@@ -169,7 +162,6 @@ def _output_kernel(
     CHUNK: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    STATEFUL: tl.constexpr,
 ):
     i = tl.arange(0, CHUNK)
     d, e = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
@@ -177,38 +169,32 @@ def _output_kernel(
     for part in range(tl.program_id(0), programs, tl.num_programs(0)):
         unit = part // HEADS
         head = part - unit * HEADS
-        at = tl.full((), 0, tl.int32) + unit
-        r, first, count = _chunk(start_ptr, at, requests, tokens, CHUNK)
-        slot = tl.where(r < requests, 1, 0)
-        if STATEFUL:
-            slot = tl.load(slots_ptr + tl.where(r < requests, r, 0)).to(tl.int32) * slot
-        out = out_ptr + (as_int64(first) * HEADS + head) * INNER
+        first, count = chunk_at(table_ptr, unit, CHUNK)
+        out = out_ptr + (first * HEADS + head) * INNER
         out = out + i[:, None] * (HEADS * INNER) + e[None, :]
-        mask = (i < count)[:, None] & (e < INNER)[None, :]
-        if slot > 0:
-            if count > 0:
-                slope = tl.load(slopes_ptr + head)
-                query = query_ptr + as_int64(first) * query_stride + head * query_head_stride
-                key = key_ptr + as_int64(first) * key_stride + head * key_head_stride
-                value = value_ptr + as_int64(first) * value_stride + head * value_head_stride
-                q = _tile(query, query_stride, i, count, WIDTH, ROWS)
-                k = _tile(key, key_stride, i, count, WIDTH, ROWS)
-                products = tl.dot(q, tl.trans(k), input_precision="ieee")
-                weight = tl.where(lag >= 0.0, tl.exp(lag * slope * -1.0), 0.0)
-                products = (products * weight).to(value_ptr.dtype.element_ty)
-                v = _tile(value, value_stride, i, count, INNER, COLUMNS)
-                total = tl.dot(products, v, input_precision="ieee")
-                before = before_ptr + as_int64(part) * (WIDTH * INNER)
-                state_mask = (d < WIDTH)[:, None] & (e < INNER)[None, :]
-                state = tl.load(
-                    before + d[:, None] * INNER + e[None, :], mask=state_mask, other=0.0
-                )
-                decay = tl.exp((i + 1).to(tl.float32) * slope * -1.0)
-                read = tl.dot(q.to(tl.float32), state, input_precision="ieee")
-                total += read * decay[:, None]
-                tl.store(out, total.to(out_ptr.dtype.element_ty), mask=mask)
+        if count > 0:
+            slope = tl.load(slopes_ptr + head)
+            query = query_ptr + first * query_stride + head * query_head_stride
+            key = key_ptr + first * key_stride + head * key_head_stride
+            value = value_ptr + first * value_stride + head * value_head_stride
+            q = _tile(query, query_stride, i, count, WIDTH, ROWS)
+            k = _tile(key, key_stride, i, count, WIDTH, ROWS)
+            products = tl.dot(q, tl.trans(k), input_precision="ieee")
+            weight = tl.where(lag >= 0.0, tl.exp(lag * slope * -1.0), 0.0)
+            products = (products * weight).to(value_ptr.dtype.element_ty)
+            v = _tile(value, value_stride, i, count, INNER, COLUMNS)
+            total = tl.dot(products, v, input_precision="ieee")
+            before = before_ptr + as_int64(part) * (WIDTH * INNER)
+            state_mask = (d < WIDTH)[:, None] & (e < INNER)[None, :]
+            state = tl.load(before + d[:, None] * INNER + e[None, :], mask=state_mask, other=0.0)
+            decay = tl.load(decays_ptr + head * (2 * CHUNK) + CHUNK + i)
+            read = tl.dot(q, state, input_precision="ieee")
+            total += read * decay[:, None]
+            mask = (i < count)[:, None] & (e < INNER)[None, :]
+            tl.store(out, total.to(out_ptr.dtype.element_ty), mask=mask)
         else:
             nothing = tl.zeros((CHUNK, COLUMNS), out_ptr.dtype.element_ty)
+            mask = (i < count * -1)[:, None] & (e < INNER)[None, :]
             tl.store(out, nothing, mask=mask)
 
 
@@ -228,24 +214,24 @@ def lightning_attention(
     out = torch.empty(value.shape, dtype=value.dtype, device=value.device)
     if not tokens:
         return out
-    units = tokens // _CHUNK + requests
+    units = tokens // CHUNK + requests
     carried = torch.empty((units + 1, heads, width, inner), dtype=torch.float32, device=out.device)
     start, slots = query_start.contiguous(), None if slots is None else slots.contiguous()
+    slopes = slopes.contiguous()
+    table, decays = chunk_table(start, slots, tokens), decays_of(slopes)
     shape: dict[str, Any] = {
         "HEADS": heads,
         "WIDTH": width,
         "INNER": inner,
-        "CHUNK": _CHUNK,
+        "CHUNK": CHUNK,
         "ROWS": max(next_power_of_two(width), _LEAST),
         "COLUMNS": max(next_power_of_two(inner), _LEAST),
     }
     pairs = {
         "key_ptr": key,
         "value_ptr": value,
-        "slopes_ptr": slopes,
-        "start_ptr": start,
-        "tokens": tokens,
-        "requests": requests,
+        "table_ptr": table,
+        "decays_ptr": decays,
         "key_stride": key.stride(0),
         "key_head_stride": key.stride(1),
         "value_stride": value.stride(0),
@@ -254,25 +240,29 @@ def lightning_attention(
     programs = units * heads
     arguments = pairs | {"added_ptr": carried, "programs": programs}
     launch(_added_kernel, programs, arguments, shape, cube=True)
-    _carry(carried, slopes, start, states, slots, has_state, heads, width * inner)
+    # States are read by 16-bit queries in their dtype; they are carried on in float32.
+    before = (
+        carried if query.dtype == carried.dtype else torch.empty_like(carried, dtype=query.dtype)
+    )
+    _carry(carried, before, decays, start, states, slots, has_state, heads, width * inner)
     programs = (units + 1) * heads
     arguments = pairs | {
         "query_ptr": query,
-        "slots_ptr": slots,
-        "before_ptr": carried,
+        "slopes_ptr": slopes,
+        "before_ptr": before,
         "out_ptr": out,
         "query_stride": query.stride(0),
         "query_head_stride": query.stride(1),
         "programs": programs,
     }
-    stateful = {"STATEFUL": states is not None}
-    launch(_output_kernel, programs, arguments, shape | stateful, cube=True)
+    launch(_output_kernel, programs, arguments, shape, cube=True)
     return out
 
 
 def _carry(
-    carried: torch.Tensor,
-    slopes: torch.Tensor,
+    added: torch.Tensor,
+    before: torch.Tensor,
+    decays: torch.Tensor,
     start: torch.Tensor,
     states: torch.Tensor | None,
     slots: torch.Tensor | None,
@@ -282,15 +272,19 @@ def _carry(
 ) -> None:
     block = block_of(
         current_facts(),
-        streamed=8,
+        streamed=4 + before.element_size(),
         local=12,
         maximum=min(_MOST_CARRIED, next_power_of_two(size)),
     )
-    parts = -(-size // block)
-    programs = (start.shape[0] - 1) * heads * parts
+    parts, pairs = -(-size // block), (start.shape[0] - 1) * heads
+    # Two blocks share what is read about a request, unless some cores had none then.
+    together = 2 if pairs * (parts // 2) >= current_facts().vector_cores else 1
+    parts = -(-parts // together)
+    programs = pairs * parts
     arguments = {
-        "added_ptr": carried,
-        "slopes_ptr": slopes,
+        "added_ptr": added,
+        "before_ptr": before,
+        "decays_ptr": decays,
         "start_ptr": start,
         "states_ptr": states,
         "slots_ptr": slots,
@@ -302,8 +296,9 @@ def _carry(
     constants = {
         "HEADS": heads,
         "SIZE": size,
-        "CHUNK": _CHUNK,
+        "CHUNK": CHUNK,
         "BLOCK": block,
+        "TOGETHER": together,
         "STATEFUL": states is not None,
         "GIVEN": has_state is not None,
     }
