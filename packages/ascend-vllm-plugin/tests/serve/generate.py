@@ -7,13 +7,12 @@ prompt N. With `memory` also `memory.RANK.NAME`, the bytes that every rank of an
 `acceptance` also `drafts [3]`: rounds, drafted and accepted tokens. From the test's own extension
 of the worker, `experts_probe`: with `placements` also `placements.RANK [layers, places]` of
 balanced experts, and with `reductions` also `reductions.RANK [calls]`, sums over ranks in every
-call of a layer of experts. `environ` are variables to set first.
+call of a layer of experts.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ def main(arguments: Path, result: Path) -> None:
     from vllm import LLM, SamplingParams
 
     given = json.loads(arguments.read_text())
-    os.environ.update(given.get("environ", {}))
     llm = LLM(**given["settings"])
     params = SamplingParams(
         max_tokens=given["count"],

@@ -81,8 +81,6 @@ def test_two_ranks_draft_as_one(
         "prompts": PROMPTS,
         "count": COUNT,
         "acceptance": True,
-        # vLLM's own models are left to vLLM, which wants a NUMA node for every worker.
-        "environ": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if draft.startswith("qwen3") else {},
     }
     arguments, result = tmp_path / "arguments.json", tmp_path / "result.safetensors"
     arguments.write_text(json.dumps(given))
