@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,14 +20,13 @@ from ascend_models_kimi.testing import (
 )
 from ascend_ops_core.errors import InvalidInputError
 from ascend_vllm_plugin.planning.advice import notes
-from ascend_vllm_plugin.planning.block_pool import caches_of, pool_of
 from ascend_vllm_plugin.planning.checkpoint import check_checkpoint
 from ascend_vllm_plugin.planning.plan import make_plan
 from ascend_vllm_plugin.planning.report import as_json, show
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import read_model
-from ascend_vllm_plugin.planning.states import StateUse
 from ascend_vllm_plugin.planning.weights import Layout, WeightFormat, parameters, weights_by_part
+from ascend_vllm_plugin.testing.hybrid_pool import assert_pool_is_vllms
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
@@ -122,14 +119,11 @@ def test_the_pool_is_what_vllm_makes_of_the_layers_specs(
     ``full`` has the published sizes, whose states and latents do not divide each other.
     """
     from ascend_attention.vllm.compat import cache_spec
-    from vllm.platforms.interface import Platform
-    from vllm.v1.core import kv_cache_utils
-    from vllm.v1.kv_cache_interface import MambaSpec
 
     spec = read_model(PUBLISHED if name == "full" else folders[name]).spec
     if name == "full":
         spec = replace(spec, text=replace(spec.text, num_mtp_layers=1))
-    text, length = spec.text, 4096
+    text = spec.text
     state = kda_state(
         num_heads=text.delta.num_heads,
         head_dim=text.delta.head_dim,
@@ -138,69 +132,19 @@ def test_the_pool_is_what_vllm_makes_of_the_layers_specs(
         ranks=ranks,
         drafts=drafts,
     )
-    model = SimpleNamespace(
-        get_mamba_state_shape_from_config=lambda _: state.shapes,
-        get_mamba_state_dtype_from_config=lambda _: state.dtypes,
-    )
-    registry = SimpleNamespace(resolve_model_cls=lambda *_, **__: (model, ""))
-    monkeypatch.setattr("vllm.model_executor.models.ModelRegistry", registry)
-    cache = SimpleNamespace(
-        cache_dtype="auto",
-        block_size=16,
-        mamba_block_size=None,
-        user_specified_mamba_block_size=False,
-        mamba_cache_mode="align" if prefix_caching else "none",
-        mamba_page_size_padded=None,
-    )
-    config = SimpleNamespace(
-        cache_config=cache,
-        model_config=SimpleNamespace(
-            dtype=torch.bfloat16,
-            use_mla=True,
-            architecture="",
-            max_model_len=length,
-            get_num_kv_heads=lambda _: 1,
-            get_head_size=lambda: text.kv_lora_rank + text.qk_rope_head_dim,
-        ),
-        parallel_config=SimpleNamespace(
-            decode_context_parallel_size=1, prefill_context_parallel_size=1
-        ),
-        scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=False),
-        compilation_config=SimpleNamespace(custom_ops=[], enabled_custom_ops={}),
-    )
-    backend: Any = SimpleNamespace(get_supported_kernel_block_sizes=lambda: [16])
-    monkeypatch.setattr("vllm.config.vllm.set_current_vllm_config", nullcontext)
-    Platform._align_hybrid_block_size(config, backend)
-    caches = caches_of(
+    assert_pool_is_vllms(
+        monkeypatch,
         spec,
-        dtype=torch.bfloat16,
+        state,
         device="cpu",
-        draft=drafts > 0,
+        kernel_blocks=16,
+        attention={"use_mla": True, "heads": 1, "width": text.kv_lora_rank + text.qk_rope_head_dim},
+        role=CacheRole.LATENT,
+        spec_of=lambda kind, _: cache_spec(kind),
         ranks=ranks,
-        states=StateUse(drafts, prefix_caching),
+        drafts=drafts,
+        prefix_caching=prefix_caching,
     )
-    specs = {}
-    for one in caches:
-        if one.kind.role is CacheRole.LATENT:
-            assert one.kind.block_tokens == cache.block_size
-            specs[f"layers.{one.layer}"] = cache_spec(one.kind)
-        else:
-            specs[f"layers.{one.layer}"] = MambaSpec(
-                shapes=state.shapes,
-                dtypes=state.dtypes,
-                block_size=cache.mamba_block_size or length,
-                page_size_padded=cache.mamba_page_size_padded,
-                mamba_cache_mode=cache.mamba_cache_mode,
-                num_speculative_blocks=drafts,
-            )
-    groups = kv_cache_utils.get_kv_cache_groups(config, specs)
-    pool = pool_of(caches, draft=drafts > 0)
-    theirs = {tuple(int(layer.split(".")[1]) for layer in group.layer_names) for group in groups}
-    assert theirs == {tuple(c.layer for c in group.caches) for group in pool.groups}
-    page = kv_cache_utils.get_uniform_page_size([group.kv_cache_spec for group in groups])
-    assert pool.stride == page * max(len(group.layer_names) for group in groups)
-    admitted = kv_cache_utils._max_memory_usage_bytes_from_groups(config, groups)
-    assert pool.bytes_to_admit(length, 1) == admitted
 
 
 def test_states_do_not_grow_with_the_context() -> None:

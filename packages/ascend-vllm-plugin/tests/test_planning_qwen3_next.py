@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,15 +11,14 @@ import torch
 from ascend_attention.caches import CacheRole
 from ascend_attention.state_caches import gdn_state
 from ascend_ops_core.errors import InvalidInputError
-from ascend_vllm_plugin.planning.block_pool import caches_of, pool_of
 from ascend_vllm_plugin.planning.checkpoint import check_checkpoint
 from ascend_vllm_plugin.planning.plan import make_plan
 from ascend_vllm_plugin.planning.report import as_json
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import read_model
-from ascend_vllm_plugin.planning.states import StateUse
 from ascend_vllm_plugin.planning.weights import Layout, parameters, weights_by_part
 from ascend_vllm_plugin.testing import QWEN3_NEXT_SPECS, write_qwen3_next_checkpoint
+from ascend_vllm_plugin.testing.hybrid_pool import assert_pool_is_vllms
 from safetensors.torch import load_file, save_file
 
 PUBLISHED = Path(__file__).parent / "data" / "qwen3_next.json"
@@ -80,12 +77,10 @@ def test_the_pool_is_what_vllm_makes_of_the_layers_specs(
     prefix_caching: bool,
 ) -> None:
     """Block, page and groups by vLLM's own functions, from the specs that its layers give."""
-    from vllm.platforms.interface import Platform
-    from vllm.v1.core import kv_cache_utils
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
 
     spec = read_model(PUBLISHED if name == "full" else folders[name]).spec
-    length, kv_heads = 4096, max(1, spec.num_key_value_heads // ranks)
+    kv_heads = max(1, spec.num_key_value_heads // ranks)
     state = gdn_state(
         key_heads=spec.linear_num_key_heads,
         value_heads=spec.linear_num_value_heads,
@@ -96,74 +91,24 @@ def test_the_pool_is_what_vllm_makes_of_the_layers_specs(
         ranks=ranks,
         drafts=drafts,
     )
-    model = SimpleNamespace(
-        get_mamba_state_shape_from_config=lambda _: state.shapes,
-        get_mamba_state_dtype_from_config=lambda _: state.dtypes,
-    )
-    registry = SimpleNamespace(resolve_model_cls=lambda *_, **__: (model, ""))
-    monkeypatch.setattr("vllm.model_executor.models.ModelRegistry", registry)
-    cache = SimpleNamespace(
-        cache_dtype="auto",
-        block_size=16,
-        mamba_block_size=None,
-        user_specified_mamba_block_size=False,
-        mamba_cache_mode="align" if prefix_caching else "none",
-        mamba_page_size_padded=None,
-    )
-    config = SimpleNamespace(
-        cache_config=cache,
-        model_config=SimpleNamespace(
-            dtype=torch.bfloat16,
-            use_mla=False,
-            architecture="",
-            max_model_len=length,
-            get_num_kv_heads=lambda _: kv_heads,
-            get_head_size=lambda: spec.head_dim,
-        ),
-        parallel_config=SimpleNamespace(
-            decode_context_parallel_size=1, prefill_context_parallel_size=1
-        ),
-        scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=False),
-        compilation_config=SimpleNamespace(custom_ops=[], enabled_custom_ops={}),
-    )
-    backend: Any = SimpleNamespace(get_supported_kernel_block_sizes=lambda: [128])
-    monkeypatch.setattr("vllm.config.vllm.set_current_vllm_config", nullcontext)
-    Platform._align_hybrid_block_size(config, backend)
-    caches = caches_of(
+    assert_pool_is_vllms(
+        monkeypatch,
         spec,
-        dtype=torch.bfloat16,
+        state,
         device="A3",
-        draft=drafts > 0,
+        kernel_blocks=128,
+        attention={"use_mla": False, "heads": kv_heads, "width": spec.head_dim},
+        role=CacheRole.KEY_VALUE,
+        spec_of=lambda _, block: FullAttentionSpec(
+            block_size=block,
+            num_kv_heads=kv_heads,
+            head_size=spec.head_dim,
+            dtype=torch.bfloat16,
+        ),
         ranks=ranks,
-        states=StateUse(drafts, prefix_caching),
+        drafts=drafts,
+        prefix_caching=prefix_caching,
     )
-    specs: dict[str, Any] = {}
-    for one in caches:
-        if one.kind.role is CacheRole.KEY_VALUE:
-            assert one.kind.block_tokens == cache.block_size
-            specs[f"layers.{one.layer}"] = FullAttentionSpec(
-                block_size=cache.block_size,
-                num_kv_heads=kv_heads,
-                head_size=spec.head_dim,
-                dtype=torch.bfloat16,
-            )
-        else:
-            specs[f"layers.{one.layer}"] = MambaSpec(
-                shapes=state.shapes,
-                dtypes=state.dtypes,
-                block_size=cache.mamba_block_size or length,
-                page_size_padded=cache.mamba_page_size_padded,
-                mamba_cache_mode=cache.mamba_cache_mode,
-                num_speculative_blocks=drafts,
-            )
-    groups = kv_cache_utils.get_kv_cache_groups(config, specs)
-    pool = pool_of(caches, draft=drafts > 0)
-    theirs = {tuple(int(layer.split(".")[1]) for layer in group.layer_names) for group in groups}
-    assert theirs == {tuple(c.layer for c in group.caches) for group in pool.groups}
-    page = kv_cache_utils.get_uniform_page_size([group.kv_cache_spec for group in groups])
-    assert pool.stride == page * max(len(group.layer_names) for group in groups)
-    admitted = kv_cache_utils._max_memory_usage_bytes_from_groups(config, groups)
-    assert pool.bytes_to_admit(length, 1) == admitted
 
 
 def test_the_published_shape() -> None:

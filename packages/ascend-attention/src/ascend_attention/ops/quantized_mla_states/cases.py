@@ -8,8 +8,7 @@ import torch
 from ascend_ops_core.cases import Case, Inputs
 
 from ascend_attention.ops.quantized_mla import cases
-from ascend_attention.ops.token_indexer import owners
-from ascend_attention.ops.token_indexer.cases import Batch
+from ascend_attention.ops.token_indexer.cases import Batch, owned
 
 BF16 = torch.bfloat16
 
@@ -17,24 +16,13 @@ BF16 = torch.bfloat16
 def _attended(
     new: Inputs,
     batch: Batch,
-    heads: int,
-    latent: int,
-    rope: int,
-    page: int,
-    places: int,
-    *,
+    *sizes: int,
     empty: int = 0,
     index: torch.dtype = torch.int32,
     **given: Any,
 ) -> tuple[Any, ...]:
     """As those of quantised MLA; every ``empty``-th query finds nothing."""
-    *front, selected, table, ends, lens, scale = cases.attended(
-        new, batch, heads, latent, rope, page, places, **given
-    )
-    if empty:
-        selected[::empty] = -1
-    request, _ = owners(ends, lens, selected.shape[0])
-    return *front, selected, table, request.to(index), scale
+    return owned(cases.attended(new, batch, *sizes, **given), empty, index)
 
 
 def _large(new: Inputs, batch: Batch, heads: int, places: int, columns: int) -> tuple[Any, ...]:

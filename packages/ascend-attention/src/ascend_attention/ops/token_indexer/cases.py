@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from ascend_ops_core.cases import Case, Inputs
 
+from ascend_attention.ops.token_indexer.batch import owners
+
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 I32 = torch.int32
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
@@ -39,6 +41,21 @@ def step_of(new: Inputs, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         total += count
         ends.append(total)
     return new.tensor(ends, I32), new.tensor([context for _, context in batch], I32)
+
+
+def owned(inputs: tuple[Any, ...], empty: int, index: torch.dtype) -> tuple[Any, ...]:
+    """Inputs of attention to selected rows, with the request of every query instead of the ends.
+
+    Args:
+        inputs: that end with ``selected``, block table, ``query_ends``, ``seq_lens`` and scale.
+        empty: every so-many-th query has selected nothing; 0 for none.
+        index: dtype of the requests' numbers.
+    """
+    *front, selected, table, ends, lens, scale = inputs
+    if empty:
+        selected[::empty] = -1
+    request, _ = owners(ends, lens, selected.shape[0])
+    return *front, selected, table, request.to(index), scale
 
 
 def _selected(
