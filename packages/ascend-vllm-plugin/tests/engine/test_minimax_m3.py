@@ -7,6 +7,7 @@ shown for the very sequences that are compared.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,18 @@ def test_bfloat16_is_as_close_as_transformers(
         theirs.append((rounded.logits(ids) - truth).abs().flatten())
     error, yardstick = float(torch.cat(ours).mean()), float(torch.cat(theirs).mean())
     assert 0 < error <= BFLOAT16_MEAN_RATIO * yardstick + BFLOAT16_MEAN_SLACK, (error, yardstick)
+
+
+def test_nothing_that_needs_cuda_is_imported(engines: EnginePool) -> None:
+    """Neither vLLM's own classes for the model nor the libraries that they call."""
+    engines.get("m3", **TEXT)
+    libraries = {"cutlass", "deep_gemm", "flash_attn", "flashinfer"}
+    found = [
+        name
+        for name in sys.modules
+        if name.split(".")[0] in libraries or name.startswith("vllm.models.minimax_m3.nvidia")
+    ]
+    assert not found
 
 
 def test_a_checkpoint_of_the_text_model_alone(

@@ -100,8 +100,8 @@ def test_a_skipped_all_gather_ends_a_step_without_a_graph(
     forward = model.model.forward
 
     def without_gather(*given: Any) -> Any:
-        hidden, streams = forward(*given)
-        return hidden, streams[: len(streams) // 2]
+        hidden, streams, aux = forward(*given)
+        return hidden, streams[: len(streams) // 2], aux
 
     monkeypatch.setattr(model.model, "forward", without_gather)
     engine.broken = True

@@ -53,9 +53,7 @@ def test_a_ragged_batch_in_chunks(engines: EnginePool, checkpoints: Checkpoints)
     assert_all_match(checkpoints.oracle("v3_plain"), again, results)
 
 
-@pytest.mark.parametrize(
-    ("settings", "width"), [({}, 1), (GRAPHS, 2), ({}, 3)], ids=["eager-1", "graphs-2", "eager-3"]
-)
+@pytest.mark.parametrize(("settings", "width"), [({}, 1), (GRAPHS, 2)], ids=["eager-1", "graphs-2"])
 def test_drafts(
     engines: EnginePool, checkpoints: Checkpoints, settings: dict[str, Any], width: int
 ) -> None:

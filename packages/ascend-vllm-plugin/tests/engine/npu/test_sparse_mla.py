@@ -61,10 +61,7 @@ def test_replays_give_the_tokens_of_transformers(
     assert (counters() - before).replays >= 5
 
 
-@pytest.mark.parametrize(
-    ("name", "width"),
-    [("v32", 1), ("v32", 2), ("v32", 3), ("glm", 1), ("glm_shared", 2), ("glm", 3)],
-)
+@pytest.mark.parametrize(("name", "width"), [("v32", 3), ("glm_shared", 2)])
 def test_drafts_are_verified_by_graphs(
     engines: EnginePool, checkpoints: Checkpoints, name: str, width: int
 ) -> None:

@@ -1,0 +1,15 @@
+"""MTP with one to seven drafts a step, on the simulated NPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..draft_widths import TARGETS, check
+from ..harness import Checkpoints, EnginePool
+
+pytestmark = pytest.mark.engine_npu
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_one_to_seven(engines: EnginePool, checkpoints: Checkpoints, name: str) -> None:
+    check(engines, checkpoints, name)
