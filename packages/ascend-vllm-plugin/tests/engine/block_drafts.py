@@ -12,6 +12,7 @@ from ascend_specdec.testing.block_oracle import BlockOracle, load_draft, random_
 from ascend_specdec.testing.dense_block_draft import DenseDraftConfig
 
 from .harness import Engine, Request, Result
+from .speculation import check_every_width
 
 CHECKPOINTS = Path(__file__).parents[4] / "tools" / "tiny_model" / "checkpoints"
 TARGET = CHECKPOINTS / "qwen3"
@@ -45,6 +46,17 @@ def start(kind: str, drafts: int, scratch: Path, **settings: Any) -> Engine:
         **settings.pop("speculative", {}),
     }
     return Engine(TARGET, speculative_config=speculative, **({"max_model_len": 256} | settings))
+
+
+def check_widths(kind: str, scratch: Path) -> None:
+    """Greedy tokens are the target's with one draft a step up to seven, as many right as said."""
+    engine = start(kind, 7, scratch)
+    try:
+        requests = [Request(story(1, 21), 8), Request(story(45, 22), 8)]
+        check_every_width(engine, requests, [said(one.prompt, one.count) for one in requests])
+        assert_accepted_as_the_oracle(engine, kind, scratch, 7, requests)
+    finally:
+        engine.close()
 
 
 @cache

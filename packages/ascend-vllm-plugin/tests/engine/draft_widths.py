@@ -31,14 +31,14 @@ def check(engines: EnginePool, checkpoints: Checkpoints, name: str) -> None:
     )
     vocab = checkpoints.spec(name).vocab_size
     requests = [
-        Request(_prompt(oracle, vocab, length, count), count, at)
+        Request(prompt_of(oracle, vocab, length, count), count, at)
         for length, count, at in ((5, 9, 0), (66, 6, 1))
     ]
     texts = [oracle.greedy(one.prompt, one.count).tokens for one in requests]
     check_every_width(engine, requests, texts)
 
 
-def _prompt(oracle: Any, vocab: int, length: int, count: int) -> list[int]:
+def prompt_of(oracle: Any, vocab: int, length: int, count: int) -> list[int]:
     """A random prompt; where rounding may decide a selection, one where it does not."""
     if hasattr(oracle, "clear_prompt"):
         prompt: list[int] = oracle.clear_prompt(length, count, seed=length)

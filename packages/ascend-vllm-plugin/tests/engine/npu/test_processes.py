@@ -26,6 +26,7 @@ from ascend_vllm_plugin.planning.source import read_model
 from ascend_vllm_plugin.planning.weights import Layout
 from safetensors.torch import load_file
 
+from ..draft_widths import prompt_of
 from ..harness import Checkpoints
 
 pytestmark = pytest.mark.engine_npu
@@ -66,17 +67,20 @@ def command(given: dict[str, Any], result: Path) -> list[str]:
     return [str(arguments), str(result)]
 
 
-@pytest.mark.parametrize(("name", "context"), [("tensor_parallel", 1), ("v3", 2)])
+@pytest.mark.parametrize(
+    ("name", "context"), [("tensor_parallel", 1), ("v3", 2), ("v32", 2), ("glm", 1)]
+)
 def test_two_ranks_with_drafts_and_graphs(
     checkpoints: Checkpoints, programs: ForkedPrograms, tmp_path: Path, name: str, context: int
 ) -> None:
     """Tensor parallelism over gloo: every rank has a simulated device of its own process.
 
     Prompts run without graphs, in chunks; decode steps are captured, collectives included. Every
-    rank allocates what was planned. DeepSeek-V3's ranks share every context as well.
+    rank allocates what was planned. The ranks of DeepSeek-V3 and V3.2 share every context as well.
     """
-    count = 10
-    prompts = [random_prompt(n, checkpoints.spec(name).vocab_size, seed=n) for n in (1, 5, 129)]
+    count, oracle = 10, checkpoints.oracle(name)
+    vocab = checkpoints.spec(name).vocab_size
+    prompts = [prompt_of(oracle, vocab, length, count) for length in (1, 5, 129)]
     settings = SETTINGS | {
         "model": str(checkpoints.folder(name)),
         "tensor_parallel_size": 2,
@@ -106,14 +110,14 @@ def test_two_ranks_with_drafts_and_graphs(
         )
     else:
         programs.run(GENERATE, command(given, result), tmp_path / "log", TIMEOUT_S)
-    stored, oracle = load_file(result), checkpoints.oracle(name)
+    stored = load_file(result)
     for i, prompt in enumerate(prompts):
         tokens = stored[f"tokens.{i}"].tolist()
         expected = oracle.picked_logits(prompt, tokens)
         assert len(tokens) == count
         assert float((stored[f"logits.{i}"] - expected).abs().max()) <= FLOAT32_LOGITS_ATOL
         assert expected.argmax(-1).tolist() == tokens
-    _check_memory(stored, checkpoints.folder(name), context, activations=name != "v3")
+    _check_memory(stored, checkpoints.folder(name), context, activations=name == "tensor_parallel")
 
 
 def _check_memory(
