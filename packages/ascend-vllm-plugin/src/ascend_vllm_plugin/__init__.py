@@ -67,6 +67,7 @@ def register() -> None:
     platform = register_platform()
     if platform is None:
         return
+    from ascend_fused_moe.vllm import register as register_experts
     from ascend_models_deepseek.vllm import register as register_deepseek
     from ascend_models_kimi.vllm import register as register_kimi
     from ascend_models_minimax.vllm import register as register_minimax
@@ -79,12 +80,10 @@ def register() -> None:
     refuse_oversized_images()
     if platform == NPU_PLATFORM:
         from ascend_attention.vllm import register as register_attention
-        from ascend_fused_moe.vllm import register as register_experts
         from ascend_ops_core.vllm import register as register_layers
 
         register_layers()
         register_attention()
-        register_experts()
     else:
         from ascend_specdec.vllm import register as register_verification
 
@@ -92,6 +91,7 @@ def register() -> None:
 
         register_verification()
         allow_shared_contexts()
+    register_experts()
     register_deepseek()
     register_kimi()
     register_minimax()
