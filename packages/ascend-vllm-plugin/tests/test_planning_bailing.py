@@ -16,10 +16,12 @@ from ascend_vllm_plugin.planning.plan import make_plan
 from ascend_vllm_plugin.planning.report import as_json
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import read_model
-from ascend_vllm_plugin.planning.weights import Layout, weights_by_part
+from ascend_vllm_plugin.planning.weights import Layout, parameters, weights_by_part
 from ascend_vllm_plugin.testing import BAILING_SPECS, write_bailing_checkpoint
 from ascend_vllm_plugin.testing.hybrid_pool import assert_pool_is_vllms
 from safetensors.torch import load_file, save_file
+
+PUBLISHED = Path(__file__).parent / "data" / "ling_2_6_flash.json"
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +116,16 @@ def test_a_plan_says_what_a_request_keeps(folders: dict[str, Path]) -> None:
     whole = weights_by_part(plan.source.spec, Layout(tensor=2, expert=2), torch.bfloat16)
     assert whole["routed experts"] == 3 * 4 * 3 * 64 * 32 * 2
     assert whole["shared experts"] == 3 * 3 * 64 * 16 * 2
+
+
+def test_the_published_shape() -> None:
+    """104 billion weights, and states by hand."""
+    source = read_model(PUBLISHED)
+    assert parameters(source.spec) == pytest.approx(104e9, rel=0.01)
+    request = PlanRequest("A3", Layout(tensor=4, data=2, expert=8), max_model_len=131072)
+    plan = make_plan(source, request)
+    # 28 layers; 8 heads of 128 by 128 on a card, two bytes each.
+    assert as_json(plan)["state_bytes_of_a_request"] == 28 * 8 * 128 * 128 * 2
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ CASES = {
         BAILING_SPECS["bailing"],
         write_bailing_checkpoint,
         BailingOracle,
-        (1, 130, 200),
-        12,
+        (1, 200),
+        8,
     ),
     # Three heads of each kind on a rank.
     "k3": Case(

@@ -44,6 +44,7 @@ class TinyBailingSpec:
     """
 
     seed: int
+    vocab_size: int = 300
     given: dict[str, Any] = field(default_factory=dict)
     residual_gain: float = 1.0
 
@@ -52,7 +53,7 @@ class TinyBailingSpec:
         return {
             "architectures": ["BailingMoeV2_5ForCausalLM"],
             "model_type": "bailing_hybrid",
-            "vocab_size": 300,
+            "vocab_size": self.vocab_size,
             "hidden_size": 64,
             "intermediate_size": 96,
             "num_hidden_layers": 4,
@@ -273,20 +274,23 @@ def write_bailing_checkpoint(
 
 
 class BailingOracle(V3Oracle):
-    """A checkpoint folder in published names, run as this module says, in float32."""
+    """A checkpoint folder in published names, run as this module says.
 
-    def __init__(self, directory: str | Path) -> None:
+    Args:
+        directory: folder with ``config.json`` and ``model.safetensors``.
+        dtype: float32 (bfloat16 weights are then exact), or bfloat16 to see what rounding does; the
+            sums of lightning attention are in float64 all the same.
+    """
+
+    def __init__(self, directory: str | Path, dtype: torch.dtype = torch.float32) -> None:
         self.directory = Path(directory)
         self.published = json.loads((self.directory / "config.json").read_text())
         self.model = _empty_model(self.published)
         draft = f"model.layers.{self.published['num_hidden_layers']}."
-        self.model.load_state_dict(
-            {
-                name: one
-                for name, one in _stacked(dict(self.tensors()))
-                if not name.startswith(draft)
-            }
-        )
+        stacked = _stacked(dict(self.tensors()))
+        self.model.load_state_dict({n: one for n, one in stacked if not n.startswith(draft)})
+        for one in self.model.parameters():
+            one.data = one.data.to(dtype)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor of the checkpoint in float32, under its name in transformers."""
