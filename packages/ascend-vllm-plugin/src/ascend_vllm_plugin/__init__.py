@@ -73,11 +73,13 @@ def register() -> None:
     from ascend_models_minimax.vllm import register as register_minimax
     from ascend_specdec.vllm import register_drafts
 
+    from ascend_vllm_plugin.compat.bailing_config import read_ling_configs
     from ascend_vllm_plugin.compat.eplb_switch import allow_eplb
     from ascend_vllm_plugin.compat.oversized_images import refuse_oversized_images
 
     allow_eplb()
     refuse_oversized_images()
+    read_ling_configs()
     if platform == NPU_PLATFORM:
         from ascend_attention.vllm import register as register_attention
         from ascend_ops_core.vllm import register as register_layers

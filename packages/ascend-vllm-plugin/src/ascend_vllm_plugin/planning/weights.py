@@ -18,6 +18,7 @@ from ascend_ops_core.checkpoint.table import TensorRule
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import QuantizationResolver
 
+from ascend_vllm_plugin.planning.bailing import PlannedBailing
 from ascend_vllm_plugin.planning.dense import PlannedDense
 from ascend_vllm_plugin.planning.models import (
     ModelShard,
@@ -55,12 +56,15 @@ _FLOAT32 = re.compile(r"(_res_proj|_conv1d)\.weight$")
 _VISION = re.compile(r"^(vision_tower|multi_modal_projector|patch_merge_mlp|mm_projector)\.")
 _PARTS = (
     (_VISION, "vision tower"),
-    (re.compile(r"^(language_model\.)?(model\.embed_tokens|embed)\."), "embedding"),
+    (
+        re.compile(r"^(language_model\.)?(model\.(embed_tokens|word_embeddings)|embed)\."),
+        "embedding",
+    ),
     (re.compile(r"^(language_model\.)?(lm_)?head\."), "output head"),
     (re.compile(r"(attention|mlp|attn)_res_(norm|proj)\."), "attention residuals"),
     (re.compile(r"attn\.index(er\.|_)"), "indexer"),
     (re.compile(r"attn\.compressor\."), "compressor"),
-    (re.compile(r"attn\."), "attention"),
+    (re.compile(r"attn\.|\.attention\."), "attention"),
     (re.compile(r"\.mlp\.shared_expert(_gate)?\."), "shared experts"),
     (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.experts\."), "routed experts"),
     (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.shared_experts\."), "shared experts"),
@@ -206,10 +210,12 @@ def weights_by_part(
         if kind is TensorClass.LINEAR and isinstance(spec, PlannedKimi):
             # Whatever a checkpoint stores, only routed experts stay so.
             kind = TensorClass.PLAIN
-        if isinstance(spec, Qwen3NextSpec):
-            # Norms and routers of vLLM's own model have its dtype.
-            check_format(weight_format)
-            kind = TensorClass.CONTROL if name.endswith("A_log") else TensorClass.PLAIN
+        if isinstance(spec, Qwen3NextSpec | PlannedBailing):
+            # Norms of vLLM's own models have their dtype, and so have Qwen3-Next's routers.
+            ling = isinstance(spec, PlannedBailing)
+            check_format(weight_format, "Ling 2.5" if ling else "Qwen3-Next")
+            control = ".mlp.gate." in name if ling else name.endswith("A_log")
+            kind = TensorClass.CONTROL if control else TensorClass.PLAIN
         return tensor_bytes(kind, shape, dtype, weight_format)
 
     def main(few: ModelSpec) -> Mapping[str, TensorRule]:
