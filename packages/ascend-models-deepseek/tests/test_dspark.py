@@ -12,7 +12,6 @@ import torch
 from ascend_models_deepseek.deepseek_v4.dspark_config import DSparkSpec
 from ascend_models_deepseek.deepseek_v4.dspark_weights import dspark_table
 from ascend_models_deepseek.deepseek_v4.sharding import Shard
-from ascend_models_deepseek.deepseek_v4.validation import check_dspark
 from ascend_models_deepseek.deepseek_v4.weights import main_table
 from ascend_models_deepseek.testing import SPECS
 from ascend_models_deepseek.testing.dspark import (
@@ -23,6 +22,8 @@ from ascend_models_deepseek.testing.dspark import (
 )
 from ascend_ops_core.checkpoint.table import WeightTable
 from ascend_ops_core.errors import InvalidInputError
+from ascend_ops_core.layers.block_drafts import TRAINED_BLOCK
+from ascend_ops_core.vllm.block_drafts import check_block_target
 
 SHAPE = DSparkShape((0, 2, 5), layers=2, markov_rank=8)
 
@@ -53,6 +54,7 @@ def test_every_key_is_read() -> None:
         ({"dspark_noise_token_id": 512}, "dspark_noise_token_id=512"),
         ({"dspark_markov_rank": 0}, "dspark_markov_rank=0"),
         ({"dspark_block_size": "7"}, "dspark_block_size='7'"),
+        ({"dspark_block_size": 0}, "dspark_block_size=0"),
         ({"n_mtp_layers": 0}, "n_mtp_layers=0"),
         ({"draft_vocab_size": 100}, "draft_vocab_size=100"),
         ({"compress_ratios": [0, 128, 4, 128, 4, 0, 4]}, "of the MTP layers"),
@@ -63,7 +65,19 @@ def test_bad_configs_are_refused(changes: dict[str, Any], named: str) -> None:
         DSparkSpec.from_config(config(**changes))
 
 
-def engine(drafts: int = 4, layers: int = 6, hidden: int = 128, stages: int = 1) -> Any:
+def test_fewer_drafts_are_the_first_of_a_whole_block() -> None:
+    moved = config(dspark_block_size=None) | {TRAINED_BLOCK: 4}
+    for given in (config(), moved):
+        spec = DSparkSpec.from_config(given)
+        assert [spec.queries(drafts) for drafts in (1, 4, 7)] == [4, 4, 7]
+        assert spec.rows_read(1) == 1
+    spec = DSparkSpec.from_config(config(sample_from_anchor=False))
+    assert [spec.queries(drafts) for drafts in (1, 4, 7)] == [5, 5, 8]
+    assert spec.rows_read(1) == 2
+    assert DSparkSpec.from_config(config(dspark_block_size=None)).queries(1) == 1
+
+
+def engine(layers: int = 6, hidden: int = 128, stages: int = 1) -> Any:
     return SimpleNamespace(
         model_config=SimpleNamespace(
             hf_text_config=SimpleNamespace(num_hidden_layers=layers),
@@ -71,20 +85,17 @@ def engine(drafts: int = 4, layers: int = 6, hidden: int = 128, stages: int = 1)
             get_vocab_size=lambda: 512,
             uses_mrope=False,
         ),
-        num_speculative_tokens=drafts,
         parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
     )
 
 
 def test_a_pair_is_accepted() -> None:
-    check_dspark(DSparkSpec.from_config(config()), engine())
-    check_dspark(DSparkSpec.from_config(config(dspark_block_size=None)), engine(drafts=1))
+    check_block_target(DSparkSpec.from_config(config()), engine())
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"drafts": 3}, r"num_speculative_tokens=3.*\s?.*Draft at least 4"),
         ({"layers": 5}, r"target_layer_ids=\[0, 2, 5\]"),
         ({"hidden": 64}, "width 128"),
         ({"stages": 2}, "pipeline_parallel_size=2"),
@@ -92,7 +103,7 @@ def test_a_pair_is_accepted() -> None:
 )
 def test_what_does_not_belong_together_is_refused(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
-        check_dspark(DSparkSpec.from_config(config()), engine(**settings))
+        check_block_target(DSparkSpec.from_config(config()), engine(**settings))
 
 
 @pytest.fixture(scope="module")

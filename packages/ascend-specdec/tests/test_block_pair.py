@@ -69,6 +69,65 @@ def test_block_drafts_run_on_the_runner_v1(monkeypatch: pytest.MonkeyPatch) -> N
     assert not is_block_draft(SimpleNamespace(speculative_config=None))
 
 
+class Known:
+    """A config of transformers with DSpark's keys."""
+
+    def __init__(self, **keys: Any) -> None:
+        self.model_type, self.architectures = "deepseek_v4", ["DeepseekV4ForCausalLM"]
+        self.update(keys)
+
+    def update(self, keys: dict[str, Any]) -> None:
+        vars(self).update(keys)
+
+
+def test_vllm_does_not_learn_how_long_a_block_is() -> None:
+    import pickle
+
+    from vllm.config import SpeculativeConfig
+
+    for _ in range(2):
+        take_block_drafts()
+    override = SpeculativeConfig.compose_draft_hf_overrides(None)
+    assert pickle.loads(pickle.dumps(override)) is override
+    found = override(Known(dspark_block_size=5, dspark_target_layer_ids=[1]))
+    assert (found.dspark_block_size, found.trained_dspark_block_size) == (None, 5)
+    assert found.architectures == ["DeepSeekV4MTPModel"], "vLLM's own override is heeded"
+    for other in (Known(dspark_target_layer_ids=[1]), Known(dspark_block_size=5)):
+        assert not hasattr(override(other), "trained_dspark_block_size")
+    assert other.dspark_block_size == 5
+
+
+@pytest.mark.parametrize(
+    ("drafts", "block", "reserved"), [(1, 5, 6), (5, 5, 6), (7, 5, 8), (3, None, 4)]
+)
+def test_slots_are_reserved_for_whole_blocks(
+    monkeypatch: pytest.MonkeyPatch, drafts: int, block: int | None, reserved: int
+) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    def reserve(self: Any, vllm_config: Any) -> None:
+        self.num_lookahead_tokens = drafts + 1
+
+    monkeypatch.setattr(Scheduler, "__init__", reserve)
+    for _ in range(2):
+        take_block_drafts()
+    draft = SimpleNamespace(trained_dspark_block_size=block)
+    given = SimpleNamespace(method="dspark", draft_model_config=SimpleNamespace(hf_config=draft))
+    made: Any = Scheduler(SimpleNamespace(speculative_config=given))  # type: ignore[arg-type]
+    assert made.num_lookahead_tokens == reserved
+    made = Scheduler(SimpleNamespace(speculative_config=None))  # type: ignore[arg-type]
+    assert made.num_lookahead_tokens == drafts + 1
+
+
+def test_upstream_still_refuses_fewer_drafts_than_a_block_has() -> None:
+    """Otherwise nothing has to be hidden from it."""
+    import inspect
+
+    from vllm.config import speculative
+
+    assert "self.num_speculative_tokens < dspark_block_size" in inspect.getsource(speculative)
+
+
 def test_upstream_still_sends_dspark_to_its_second_runner() -> None:
     """Otherwise the hook is not needed any more."""
     import inspect

@@ -35,6 +35,7 @@ from typer.testing import CliRunner
 
 CHECKPOINTS = Path(__file__).parents[3] / "tools/tiny_model/checkpoints"
 DATA = Path(__file__).parent / "data"
+DEMO = Path(__file__).parents[1] / "src/ascend_vllm_plugin/data/tiny-deepseek-v4"
 LLAMA, QWEN3 = CHECKPOINTS / "llama", CHECKPOINTS / "qwen3"
 HIDDEN, VOCABULARY, DRAFTED = 128, 1024, 640
 DRAFTS = {
@@ -43,6 +44,7 @@ DRAFTS = {
     "dflash": ("qwen3-dflash2", 7),
     "dspark": ("qwen3-dspark", 7),
 }
+WIDER = {"architectures": ["LlamaForCausalLMVwnEagle3"], "vwn_m": 4, "vwn_r": 1.5}
 TARGET = DraftTarget(HIDDEN, VOCABULARY, 512, torch.bfloat16)
 
 
@@ -130,6 +132,18 @@ def test_layers_of_a_draft_have_caches(method: str, layers: int) -> None:
     assert with_draft.fixed_bytes > without.fixed_bytes
 
 
+def test_a_draft_with_a_wider_residual_takes_the_bytes_of_its_parameters(tmp_path: Path) -> None:
+    from ascend_specdec.layers.wider_residual import WiderResidualLayer
+
+    layer = WiderResidualLayer(HIDDEN, 192, 4, 1e-5, torch.nn.Identity(), torch.nn.Identity())
+    wider = sum(one.numel() for one in layer.parameters())
+    narrow = drafted("eagle3", changed(CHECKPOINTS / "llama-eagle3", tmp_path)).weights
+    found = drafted("eagle3", changed(CHECKPOINTS / "llama-eagle3", tmp_path, **WIDER)).weights
+    # A plain layer has three norms, and attention that reads twice the width.
+    keys = 4 * 32 + 2 * 2 * 32
+    assert found - narrow == 2 * (wider - 3 * HIDDEN - keys * HIDDEN)
+
+
 def test_methods_without_a_model() -> None:
     for method in ("ngram", "suffix"):
         made = drafted(method)
@@ -167,7 +181,9 @@ def changed(folder: Path, path: Path, **fields: Any) -> Path:
 @pytest.mark.parametrize(
     ("method", "fields", "message"),
     [
-        ("eagle3", {"architectures": ["LlamaForCausalLMVwnEagle3"]}, "planned are LlamaForC"),
+        ("eagle3", {"architectures": ["Eagle3MistralForCausalLM"]}, "planned are LlamaForC"),
+        ("eagle3", {**WIDER, "vwn_m": 5}, "vwn_m divides the widths 128 and 192"),
+        ("eagle3", {**WIDER, "num_hidden_layers": 2}, "it has one layer"),
         ("eagle3", {"vocab_size": 1000}, "the target has 128 and 1024"),
         ("eagle3", {"intermediate_size": None}, "without intermediate_size"),
         ("eagle3", {"quantization_config": {"quant_method": "fp8"}}, "the unquantised draft"),
@@ -296,6 +312,51 @@ def test_kimi_k3_s_draft_is_counted_and_checked(tmp_path: Path) -> None:
         target, Speculation("dspark", 4, CHECKPOINTS / "qwen3-dspark")
     ).problems
     assert "for Kimi" in problem
+
+
+def joined(target: Path, folder: Path) -> Path:
+    """DeepSeek-V4's target with its DSpark in the place of the MTP layer."""
+    draft = CHECKPOINTS / "v4-dspark"
+    tensors = load_file(target / "model.safetensors")
+    kept = {name: one for name, one in tensors.items() if not name.startswith("mtp.")}
+    folder.mkdir()
+    save_file(kept | load_file(draft / "model.safetensors"), folder / "model.safetensors")
+    changed(draft, folder)
+    return folder
+
+
+def test_deepseek_v4_s_draft_is_counted_and_checked(tmp_path: Path) -> None:
+    own = Speculation("dspark", 5, CHECKPOINTS / "v4-dspark")
+    request = {"draft": own, "speculative_tokens": 5, "dtype": "float32"}
+    made, without = plan(DEMO, **request), plan(DEMO, dtype="float32")
+    # Matrices are stored in sixteen bits, what is held in float32 is stored so.
+    stored = read_headers(CHECKPOINTS / "v4-dspark").values()
+    values = sum(torch.Size(shape).numel() for shape, _ in stored)
+    assert made.weights["draft"] == 4 * values
+    windows = sum(use.layers for use in made.caches if use.window)
+    assert windows == sum(use.layers for use in without.caches if use.window) + 2
+    assert made.pool.smallest_shared_prefix > without.pool.smallest_shared_prefix
+    assert check_checkpoint(DEMO, own).problems == []
+
+    both, inside = joined(DEMO, tmp_path / "both"), Speculation("dspark", 2)
+    same = plan(both, **request | {"draft": inside, "speculative_tokens": 2})
+    assert same.weights == made.weights
+    assert same.pool.stride == made.pool.stride
+    assert check_checkpoint(both, inside).problems == []
+    half = plan(both, layout=Layout(tensor=2), **request | {"draft": own}).weights["draft"]
+    assert made.weights["draft"] / 2 < half < made.weights["draft"]
+    # A config alone.
+    config = plan(changed(both, tmp_path), **request | {"draft": inside, "speculative_tokens": 2})
+    assert config.weights == made.weights
+
+    (problem,) = check_checkpoint(DEMO, inside).problems
+    assert "dspark_target_layer_ids" in problem
+    with pytest.raises(InvalidInputError, match="for DeepSeek-V4"):
+        plan(DEMO, draft=Speculation("eagle3", 5, LLAMA), speculative_tokens=5)
+    with pytest.raises(InvalidInputError, match="without a model"):
+        plan(QWEN3, draft=inside, speculative_tokens=2)
+    (problem,) = check_checkpoint(DEMO, Speculation("dspark", 5, QWEN3)).problems
+    assert "model_type='qwen3'" in problem
 
 
 def test_the_command_checks_a_draft() -> None:

@@ -13,9 +13,15 @@ import torch
 from ascend_models_deepseek.testing import FLOAT32_LOGITS_ATOL, Oracle
 from ascend_models_deepseek.testing.dspark import load_dspark
 from ascend_models_deepseek.testing.dspark_oracle import DSparkOracle
+from ascend_vllm_plugin.planning.drafts import DraftTarget, Speculation
+from ascend_vllm_plugin.planning.plan import make_plan
+from ascend_vllm_plugin.planning.request import PlanRequest
+from ascend_vllm_plugin.planning.source import read_model
+from ascend_vllm_plugin.planning.v4_draft import plan_v4_draft
 from safetensors.torch import load_file, save_file
 
 from .harness import Engine, Request, Result
+from .speculation import drafting
 from .trained import CHECKPOINTS, story_prompt
 
 TARGET = Path(__file__).parents[2] / "src/ascend_vllm_plugin/data/tiny-deepseek-v4"
@@ -100,6 +106,53 @@ def assert_accepted_as_the_oracle(
     accepted = sum(sum(one.accepted) for one in found)
     assert counted == [rounds, rounds * drafts, accepted]
     return accepted / rounds
+
+
+def assert_every_number_of_drafts(engine: Engine, most: int) -> None:
+    """One a step, two, up to those of the config: of fewer than a block has, its first."""
+    requests = [Request(story(30, 21), 6), Request(story(67, 22), 5, 1)]
+    for drafts in range(1, most + 1):
+        with drafting(engine, drafts):
+            assert_accepted_as_the_oracle(engine, drafts, requests)
+
+
+def assert_planned(engine: Engine, folder: Path, device: str) -> None:
+    """Weights, the pool of blocks and what the draft keeps are those that `plan` counts."""
+    config, runner = engine.engine.vllm_config, engine.runner
+    model, scheduler = config.model_config, config.scheduler_config
+    stored = Path(config.speculative_config.draft_model_config.model)
+    way = Speculation("dspark", config.num_speculative_tokens, None if stored == folder else stored)
+    request = PlanRequest(
+        device,
+        max_model_len=model.max_model_len,
+        dtype="float32",
+        cache_dtype="model",
+        memory_bytes=1 << 30,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        max_num_seqs=scheduler.max_num_seqs,
+        speculative_tokens=way.tokens,
+        draft=way,
+        graphs=False,
+    )
+    source = read_model(folder)
+    plan = make_plan(source, request)
+    target = {id(p): p.nbytes for p in runner.get_model().parameters()}
+    draft = {id(p): p.nbytes for p in runner.drafter.model.parameters() if id(p) not in target}
+    assert plan.weights["draft"] == sum(draft.values())
+    assert sum(plan.weights.values()) == sum(draft.values()) + sum(target.values())
+    storages = [one.untyped_storage() for one in engine.caches.values()]
+    pool = {storage.data_ptr(): storage.nbytes() for storage in storages}
+    assert sum(pool.values()) == config.cache_config.num_gpu_blocks * plan.pool.stride
+
+    sizes = DraftTarget(
+        source.spec.hidden_size, source.spec.vocab_size, model.max_model_len, model.dtype
+    )
+    planned = plan_v4_draft(source, request, sizes, plan.projection)
+    held = vars(runner.drafter) | {"_last_draft_probs": None}
+    kept = [one for one in held.values() if isinstance(one, torch.Tensor)]
+    kept.append(runner.drafter.backup_next_token_ids.gpu)
+    kept += [one for name, one in runner.drafter.model.named_buffers() if "rotary" in name]
+    assert planned.buffers.bytes == sum(one.nbytes for one in kept)
 
 
 def _counted(engine: Engine) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -188,17 +189,19 @@ def drafting(engine: Engine, width: int) -> Iterator[None]:
     """
     scheduler, runner = engine.scheduler, engine.runner
     drafter = runner.drafter
-    ahead = scheduler.num_lookahead_tokens - scheduler.num_spec_tokens
+    ahead = width + scheduler.num_lookahead_tokens - scheduler.num_spec_tokens
     set_here = [
         (scheduler, "num_spec_tokens", width),
-        (scheduler, "num_lookahead_tokens", max(0, width + ahead)),
         (runner, "num_spec_tokens", width),
         (runner, "prev_num_spec_tokens", width),
     ]
     if hasattr(scheduler, "_spec_token_placeholders"):
         set_here.append((scheduler, "_spec_token_placeholders", [-1] * width))
     if hasattr(drafter, "queries"):
-        set_here.append((drafter, "queries", drafter.model.spec.queries(width)))
+        spec = drafter.model.spec
+        set_here.append((drafter, "queries", spec.queries(width)))
+        ahead = max(width, spec.least_drafts) + 1
+    set_here.append((scheduler, "num_lookahead_tokens", max(0, ahead)))
     saved = [(owner, name, getattr(owner, name)) for owner, name, _ in set_here]
     count, widest = scheduler.make_spec_decoding_stats, scheduler.num_spec_tokens
 
@@ -219,6 +222,43 @@ def drafting(engine: Engine, width: int) -> Iterator[None]:
         del scheduler.make_spec_decoding_stats
         for owner, name, value in saved:
             setattr(owner, name, value)
+
+
+@contextmanager
+def recording_drafts(engine: Engine) -> Iterator[dict[str, list[list[int]]]]:
+    """Collect what is drafted for every request that is not within its prompt."""
+    seen: dict[str, list[list[int]]] = defaultdict(list)
+    runner = engine.runner
+    propose = runner.drafter.propose
+
+    def propose_and_record(*given: Any, **named: Any) -> torch.Tensor:
+        drafts: torch.Tensor = propose(*given, **named)
+        names = runner.input_batch.req_ids
+        within = runner.discard_request_mask.np[: len(names)]
+        for name, skipped, row in zip(names, within, drafts.tolist(), strict=True):
+            if not skipped:
+                seen[name].append(row)
+        return drafts
+
+    runner.drafter.propose = propose_and_record
+    try:
+        yield seen
+    finally:
+        del runner.drafter.propose
+
+
+def check_drafts_behind_chunks(engine: Engine, prompt: list[int], count: int) -> None:
+    """What is drafted behind a prompt that came in chunks is what is drafted behind a whole one."""
+    found = []
+    # A step with drafts must fit into a chunk.
+    for chunk in (len(prompt), 17):
+        assert engine.llm.reset_prefix_cache()
+        with engine.scheduling_at_most(chunk), recording_drafts(engine) as seen:
+            result = engine.run([Request(prompt, count)])[0]
+        (drafted,) = seen.values()
+        found.append((result.tokens, drafted))
+    assert len(found[0][1]) > 1
+    assert found[1] == found[0]
 
 
 def repeating_prompt(oracle: Any, count: int) -> list[int]:

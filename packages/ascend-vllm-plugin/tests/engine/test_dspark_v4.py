@@ -8,8 +8,11 @@ import pytest
 
 from .dspark_v4 import (
     BLOCK,
+    TARGET,
     assert_accepted_as_the_oracle,
     assert_as_without_drafts,
+    assert_every_number_of_drafts,
+    assert_planned,
     assert_rows_of_the_oracle,
     start,
     story,
@@ -45,6 +48,14 @@ def test_a_ragged_batch_in_chunks(engine: Engine) -> None:
     requests = [Request(story(n, n), count, at) for n, count, at in shapes]
     with engine.scheduling_at_most(50):
         assert assert_accepted_as_the_oracle(engine, DRAFTS, requests) > 1
+
+
+def test_every_number_of_drafts(engine: Engine) -> None:
+    assert_every_number_of_drafts(engine, DRAFTS)
+
+
+def test_memory_is_what_was_planned(engine: Engine) -> None:
+    assert_planned(engine, TARGET, "cpu")
 
 
 def test_hidden_states_of_a_draft(engine: Engine) -> None:

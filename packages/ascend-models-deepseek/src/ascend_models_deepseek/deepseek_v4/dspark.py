@@ -21,6 +21,7 @@ from ascend_ops_core.layers.draft_heads import DSparkConfidenceHead, DSparkMarko
 from ascend_ops_core.layers.hyper_connection import HyperHead
 from ascend_ops_core.ops.norm import rms_norm
 from ascend_ops_core.quantized_weights.weight import project
+from ascend_ops_core.vllm.block_drafts import check_block_target
 from ascend_ops_core.vllm.vocabulary import lm_head, vocab_embedding
 from torch import nn
 from vllm.config import VllmConfig
@@ -35,7 +36,6 @@ from ascend_models_deepseek.deepseek_v4.decoder_layer import (
 from ascend_models_deepseek.deepseek_v4.dspark_config import DSparkSpec
 from ascend_models_deepseek.deepseek_v4.dspark_weights import CONFIDENCE, dspark_table
 from ascend_models_deepseek.deepseek_v4.output_projection import quantize_loaded
-from ascend_models_deepseek.deepseek_v4.validation import check_dspark
 
 __all__ = ["DSparkDeepseekV4ForCausalLM", "DeepseekV4DSparkLayer", "DeepseekV4DSparkModel"]
 
@@ -177,7 +177,7 @@ class DSparkDeepseekV4ForCausalLM(nn.Module):
         self.config = speculative.draft_model_config.hf_config
         self._source = speculative.draft_model_config.model
         self.spec = DSparkSpec.from_config(self.config)
-        check_dspark(self.spec, vllm_config)
+        check_block_target(self.spec, vllm_config)
         self.model = DeepseekV4DSparkModel(self.spec, vllm_config)
         self.lm_head = lm_head(self.spec.main, vllm_config.model_config.dtype)
         self.logits_processor = LogitsProcessor(self.spec.vocab_size)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascend_ops_core.errors import InvalidInputError
-from ascend_ops_core.layers.block_drafts import BlockShape
+from ascend_ops_core.layers.block_drafts import TRAINED_BLOCK, BlockShape
 
 from ascend_models_deepseek.deepseek_v4.config import FIX_CONFIG, ConfigValues, DeepseekV4Spec
 
@@ -22,12 +22,18 @@ class DSparkSpec(BlockShape):
     Attributes:
         main: the model's config, whose MTP layers are the draft's.
         markov_rank: ``r`` of the Markov head.
-        trained_block: drafts of a block in training, than which fewer are wrong; None if not known.
+        trained_block: drafts of a block in training, the fewest that are computed, since the rows
+            of a block see each other; None if not known.
     """
 
     main: DeepseekV4Spec
     markov_rank: int
     trained_block: int | None
+
+    @property
+    def least_drafts(self) -> int:
+        """Those of training: a shorter block has other first tokens."""
+        return self.trained_block or 1
 
     @property
     def layers(self) -> range:
@@ -61,7 +67,8 @@ class DSparkSpec(BlockShape):
                 "it holds numbers of layers in rising order, in which their hidden states are read",
                 FIX_CONFIG,
             )
-        block = read.get("dspark_block_size")
+        keys = ("dspark_block_size", TRAINED_BLOCK)
+        block = next((read.integer(key) for key in keys if read.get(key) is not None), None)
         spec = cls(
             hidden_size=main.hidden_size,
             vocab_size=main.vocab_size,
@@ -72,7 +79,7 @@ class DSparkSpec(BlockShape):
             from_anchor=bool(read.get("sample_from_anchor", True)),
             main=main,
             markov_rank=read.integer("dspark_markov_rank"),
-            trained_block=None if block is None else read.integer("dspark_block_size"),
+            trained_block=block,
         )
         spec._check()
         return spec
@@ -81,6 +88,7 @@ class DSparkSpec(BlockShape):
         for name, value in (
             ("n_mtp_layers", self.main.num_mtp_layers),
             ("dspark_markov_rank", self.markov_rank),
+            ("dspark_block_size", 1 if self.trained_block is None else self.trained_block),
         ):
             if value < 1:
                 raise InvalidInputError(f"{name}={value}", "it must be at least 1", FIX_CONFIG)

@@ -112,23 +112,6 @@ def check_draft(spec: DeepseekV4Spec) -> None:
         )
 
 
-def check_dspark(spec: DSparkSpec, vllm_config: VllmConfig) -> None:
-    """Refuse a draft of another target, or fewer drafts than it was trained for.
-
-    Raises:
-        InvalidInputError: names the value, the limit and the remedy.
-    """
-    check_block_target(spec, vllm_config)
-    drafts = vllm_config.num_speculative_tokens
-    if spec.trained_block is not None and drafts < spec.trained_block:
-        raise InvalidInputError(
-            f"num_speculative_tokens={drafts}",
-            f"the draft was trained for blocks of dspark_block_size={spec.trained_block} and says "
-            "other tokens in shorter ones",
-            f"Draft at least {spec.trained_block} tokens.",
-        )
-
-
 def check_request(vllm_config: VllmConfig) -> None:
     """Everything that can be told in the user's process, before workers start.
 
@@ -168,7 +151,7 @@ def _check_dspark(vllm_config: VllmConfig) -> None:
     assert speculative is not None
     stored = speculative.draft_model_config
     draft = DSparkSpec.from_config(stored.hf_config)
-    check_dspark(draft, vllm_config)
+    check_block_target(draft, vllm_config)
     read_target_layers(draft, vllm_config)
     shard = _first_shard(draft.main, vllm_config.parallel_config)
     _check_forms(draft.main, vllm_config, dspark_table(draft, shard), stored)

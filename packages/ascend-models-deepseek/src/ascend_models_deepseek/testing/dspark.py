@@ -119,6 +119,10 @@ class DenseDSpark(nn.Module):
         """Rows of a block of so many drafts."""
         return drafts if self.shape.from_anchor else drafts + 1
 
+    def places(self, drafts: int) -> int:
+        """Places of the block that so many drafts are taken from: no fewer than in training."""
+        return max(drafts, self.shape.block)
+
     def hidden(
         self,
         aux: torch.Tensor,
@@ -191,14 +195,14 @@ class DenseDSpark(nn.Module):
         Args:
             aux: ``[T, m * H]`` of all tokens in front of the anchor.
             anchor: the token that the target chose last.
-            drafts: ``K``.
+            drafts: ``K``, the first of a block.
             embedding: ``[V, H]``.
             head: ``[V, H]``.
         """
-        start = torch.tensor([[aux.shape[0]]])
-        hidden = self.hidden(aux[None], torch.tensor([[anchor]]), start, drafts, embedding)[0, 0]
+        start, places = torch.tensor([[aux.shape[0]]]), self.places(drafts)
+        hidden = self.hidden(aux[None], torch.tensor([[anchor]]), start, places, embedding)[0, 0]
         token, found = anchor, []
-        for row in hidden:
+        for row in hidden[:drafts]:
             token = int(self.logits(row, torch.tensor(token), head).argmax())
             found.append(token)
         return found

@@ -58,10 +58,11 @@ class DSparkOracle:
 
     @oracle_run()
     def rows(self, ids: Sequence[int], drafts: int) -> torch.Tensor:
-        """Rows ``[K, H]`` of the block that begins with the last of the tokens."""
+        """Rows ``[P, H]`` of the block that begins with the last of the tokens."""
         aux = self.aux(torch.tensor([list(ids)]))[:, :-1]
         anchor, start = torch.tensor([[ids[-1]]]), torch.tensor([[len(ids) - 1]])
-        return self.draft.hidden(aux, anchor, start, drafts, self.embedding)[0, 0]
+        places = self.draft.places(drafts)
+        return self.draft.hidden(aux, anchor, start, places, self.embedding)[0, 0]
 
     @oracle_run()
     def say(self, prompt: Sequence[int], count: int) -> list[int]:

@@ -15,7 +15,21 @@ import torch
 
 from ascend_ops_core.layers.draft_heads import DSparkConfidenceHead, DSparkMarkovHead
 
-__all__ = ["BlockDraft", "BlockShape", "Choice", "confidences", "markov_drafts", "places_of"]
+__all__ = [
+    "TRAINED_BLOCK",
+    "BlockDraft",
+    "BlockShape",
+    "Choice",
+    "confidences",
+    "markov_drafts",
+    "places_of",
+]
+
+TRAINED_BLOCK = "trained_dspark_block_size"
+"""Where a config that vLLM has read keeps its ``dspark_block_size``.
+
+``ascend_specdec.vllm.block_hooks`` moves it there, since vLLM refuses fewer drafts than that.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,8 +55,17 @@ class BlockShape:
     mask_token: int
     from_anchor: bool
 
+    @property
+    def least_drafts(self) -> int:
+        """Drafts that a block has at least; where fewer are wanted, they are its first."""
+        return 1
+
     def queries(self, drafts: int) -> int:
-        """Rows of a block that gives so many drafts."""
+        """Rows of the block that so many drafts are taken from."""
+        return self.rows_read(max(drafts, self.least_drafts))
+
+    def rows_read(self, drafts: int) -> int:
+        """Rows of a block, from its first, that so many drafts are made of."""
         return drafts if self.from_anchor else drafts + 1
 
 
@@ -88,7 +111,9 @@ class BlockDraft(Protocol):
     def draft(
         self, hidden: torch.Tensor, anchors: torch.Tensor, choice: Choice
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Tokens ``[R, K]`` of ``hidden [R, Q, H]`` behind ``anchors [R]``.
+        """Tokens ``[R, K]`` of the first ``K`` places of blocks, ``hidden [R, Q, H]``.
+
+        In front of them stand ``anchors [R]``.
 
         Also their laws ``[R, K, V]`` float32, where they are drawn.
         """

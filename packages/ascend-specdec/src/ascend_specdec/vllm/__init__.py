@@ -71,5 +71,7 @@ def prepare_runner() -> None:
 def finish_runner(runner: Any) -> None:
     """To be called when a V1 runner has been made."""
     from ascend_specdec.vllm.block_verification import use_block_verification
+    from ascend_specdec.vllm.chunked_prompts import show_next_prompt_tokens
 
     use_block_verification(runner)
+    show_next_prompt_tokens(runner)

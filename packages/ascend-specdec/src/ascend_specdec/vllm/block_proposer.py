@@ -189,12 +189,12 @@ class BlockDraftProposer(SpecDecodeBaseProposer):
         if not num_speculative_tokens:
             return next_token_ids.new_empty(requests, 0, dtype=torch.int64)
         choice = self._choice(sampling_metadata)
-        drafts, laws = self.model.draft(
-            hidden.view(requests, self.queries, -1), next_token_ids, choice
-        )
+        blocks = hidden.view(requests, self.queries, -1)
+        read = self.model.spec.rows_read(num_speculative_tokens)
+        drafts, laws = self.model.draft(blocks[:, :read], next_token_ids, choice)
         if laws is not None:
-            self._last_draft_probs = laws[:, :num_speculative_tokens].contiguous()
-        return drafts[:, :num_speculative_tokens]
+            self._last_draft_probs = laws.contiguous()
+        return drafts
 
     def _choice(self, sampling: SamplingMetadata) -> DraftChoice:
         # A request inside its prompt throws its drafts away; its generator must not move on, or the

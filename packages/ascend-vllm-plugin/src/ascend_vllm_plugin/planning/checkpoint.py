@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from ascend_fused_moe.quantized_rules import WeightForms
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_ops_core.checkpoint.headers import known_dtypes, read_file
 from ascend_ops_core.checkpoint.table import CheckpointError, WeightTable
 from ascend_ops_core.devices import facts_of
@@ -32,7 +33,8 @@ from ascend_vllm_plugin.planning.models import (
     resolver_of,
     shard_of,
 )
-from ascend_vllm_plugin.planning.source import read_config
+from ascend_vllm_plugin.planning.source import ModelSource, read_config
+from ascend_vllm_plugin.planning.v4_draft import v4_draft_problems
 
 INDEX_FILE = "model.safetensors.index.json"
 FAMILIES = ("A2", "A3", "A5")
@@ -88,11 +90,15 @@ def check_checkpoint(directory: Path, speculation: Speculation | None = None) ->
     if stored:
         _compare(report, spec, config, stored)
     if speculation is not None:
-        report.problems += _draft_problems(spec, speculation)
+        source = ModelSource(directory, config, spec, stored)
+        report.problems += _draft_problems(source, speculation)
     return report
 
 
-def _draft_problems(spec: ModelSpec, speculation: Speculation) -> list[str]:
+def _draft_problems(source: ModelSource, speculation: Speculation) -> list[str]:
+    spec = source.spec
+    if isinstance(spec, DeepseekV4Spec) and speculation.reads_hidden_states:
+        return v4_draft_problems(source, speculation)
     if isinstance(spec, PlannedKimi) and speculation.model is not None:
         return k3_draft_problems(speculation.model, spec)
     target = DraftTarget(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,7 +24,8 @@ __all__ = [
 
 Headers = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
-EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+_VWN = ("LlamaForCausalLMVwnEagle3",)
+EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", *_VWN)
 DSPARK = ("Qwen3DSparkModel",)
 _DFLASH2 = ("DFlash2DraftModel", "DFlash2Qwen3ForCausalLM")
 BLOCKS = ("DFlashDraftModel", *_DFLASH2)
@@ -54,8 +55,7 @@ def layer_bytes(
     architecture, hidden = config["architectures"][0], config["hidden_size"]
     vocabulary = config["vocab_size"]
     drafted = config.get("draft_vocab_size") or vocabulary
-    sizes = _eagle3 if architecture in EAGLE3 else _block_draft
-    values = sum(sizes(config, architecture, streams, ranks))
+    values = sum(_sizes_of(architecture)(config, architecture, streams, ranks))
     for name, rows in (("embed_tokens.weight", vocabulary), ("lm_head.weight", drafted)):
         if stored is None or name in stored:
             values += vocabulary_rows(rows, ranks) * hidden
@@ -79,8 +79,7 @@ def stored_values(config: Mapping[str, Any], stored: Headers, streams: int) -> i
         streams: hidden states of the target that it reads.
     """
     architecture, hidden = config["architectures"][0], config["hidden_size"]
-    sizes = _eagle3 if architecture in EAGLE3 else _block_draft
-    values = sum(sizes(config, architecture, streams, 1))
+    values = sum(_sizes_of(architecture)(config, architecture, streams, 1))
     drafted = config.get("draft_vocab_size") or config["vocab_size"]
     for name, rows in (("embed_tokens.weight", config["vocab_size"]), ("lm_head.weight", drafted)):
         values += rows * hidden if name in stored else 0
@@ -96,6 +95,8 @@ def streams_of(config: Mapping[str, Any]) -> int:
         InvalidInputError: its config does not say.
     """
     architecture = config["architectures"][0]
+    if architecture in _VWN:
+        return 3
     if architecture in EAGLE3:
         inner = config.get("eagle_config") or {}
         given = config.get("num_aux_hidden_states")
@@ -117,6 +118,13 @@ def heads_of(config: Mapping[str, Any]) -> tuple[tuple[int, int], int]:
     heads = config["num_attention_heads"]
     keys = config.get("num_key_value_heads") or heads
     return (heads, keys), config.get("head_dim") or config["hidden_size"] // heads
+
+
+def _sizes_of(architecture: str) -> Callable[[Mapping[str, Any], str, int, int], Iterator[int]]:
+    """What counts the values of a draft beside embedding and head."""
+    if architecture in _VWN:
+        return _wider_residual
+    return _eagle3 if architecture in EAGLE3 else _block_draft
 
 
 def _layer(config: Mapping[str, Any], read: int, ranks: int) -> Iterator[int]:
@@ -144,6 +152,28 @@ def _eagle3(
     inner = config.get("eagle_config") or {}
     before = inner.get("norm_before_fc", config.get("norm_before_fc", False))
     yield (bool(before) + bool(config.get("fc_norm"))) * streams * read
+
+
+def _wider_residual(
+    config: Mapping[str, Any], architecture: str, streams: int, ranks: int
+) -> Iterator[int]:
+    """See ``ascend_specdec.layers.wider_residual``, whose own matrices all ranks have whole."""
+    hidden, chunks = config["hidden_size"], config.get("vwn_m", 1)
+    wider = int(hidden * config.get("vwn_r", 1))
+    if config["num_hidden_layers"] != 1 or chunks < 1 or hidden % chunks or wider % chunks:
+        raise InvalidInputError(
+            f"a draft {architecture} of num_hidden_layers={config['num_hidden_layers']} with "
+            f"vwn_m={chunks}",
+            f"it has one layer, and vwn_m divides the widths {hidden} and {wider}",
+            "Correct the draft's config.json.",
+        )
+    yield from _layer(config, hidden, ranks)
+    yield hidden * streams * (config.get("target_hidden_size") or hidden)
+    # Four norms of the layer and one behind it, and the product of embedding and stream.
+    yield 5 * hidden + 2 * hidden * hidden
+    # One matrix for all chunks: three into the residual, two out of it with a rest, one out of it.
+    up, down = hidden * wider, (hidden + wider) * wider
+    yield (3 * up + 2 * down + wider * hidden) // chunks**2
 
 
 def _block_draft(

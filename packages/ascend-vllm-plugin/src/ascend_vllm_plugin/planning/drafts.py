@@ -54,6 +54,7 @@ _ARCHITECTURES = {
     "dflash": BLOCKS,
     "dspark": DSPARK,
 }
+_OWN_CHECKPOINT = f"drafts with a checkpoint of their own have {', '.join(_ARCHITECTURES)}"
 _NOTHING = Estimate(0, "nothing is drafted")
 _MAPS = frozenset({"d2t", "t2d", "token_map"})
 METHODS = ("mtp", "ngram", "ngram_gpu", "suffix", *_ARCHITECTURES)
@@ -87,14 +88,26 @@ class Speculation:
                 "it must be at least 1",
                 "Raise it, or plan without speculation.",
             )
-        if (self.method in _ARCHITECTURES) != (self.model is not None):
-            needed = self.method in _ARCHITECTURES
+        if self.model is not None and self.method not in _ARCHITECTURES:
             raise InvalidInputError(
-                f"method {self.method!r} {'without' if needed else 'with'} a model",
-                f"drafts with a checkpoint of their own have {', '.join(_ARCHITECTURES)}; one in "
-                "the target's, as DeepSeek-V4's DSpark, is not planned",
-                "Name the draft's directory as 'model'." if needed else "Leave 'model' out.",
+                f"method {self.method!r} with a model", _OWN_CHECKPOINT, "Leave 'model' out."
             )
+        if self.method != "dspark" and self.method in _ARCHITECTURES:
+            self.own_model()
+
+    def own_model(self) -> Path:
+        """The draft's directory, or its config.json.
+
+        Raises:
+            InvalidInputError: none is named.
+        """
+        if self.model is None:
+            raise InvalidInputError(
+                f"method {self.method!r} without a model",
+                f"{_OWN_CHECKPOINT}; DeepSeek-V4's DSpark may lie in the target's",
+                "Name the draft's directory as 'model'.",
+            )
+        return self.model
 
     @property
     def reads_hidden_states(self) -> bool:
@@ -190,9 +203,9 @@ def plan_draft(speculation: Speculation, target: DraftTarget, step: Step) -> Pla
         InvalidInputError: a draft whose config cannot be read, is not planned, or does not belong
             to the target.
     """
-    if speculation.model is None:
+    if speculation.method not in _ARCHITECTURES:
         return _without_model(speculation.method, target, step)
-    config, stored = read_draft(speculation.model)
+    config, stored = read_draft(speculation.own_model())
     architecture = (config.get("architectures") or ["none"])[0]
     known = _ARCHITECTURES[speculation.method]
     if architecture not in known:
@@ -227,11 +240,11 @@ def draft_problem(speculation: Speculation, target: DraftTarget) -> str | None:
         speculation: names it; of methods without a draft there is nothing to tell.
         target: what it drafts for.
     """
-    if speculation.model is None:
+    if speculation.method not in _ARCHITECTURES:
         return None
     try:
         plan_draft(speculation, target, Step(1, 1, speculation.tokens))
-        config, stored = read_draft(speculation.model)
+        config, stored = read_draft(speculation.own_model())
     except InvalidInputError as error:
         return str(error)
     if stored is None:
@@ -342,18 +355,20 @@ def _layers(
         max(1, heads[1] // target.ranks), width, target.dtype, target.block_tokens
     )
     places = max(config.get("max_position_embeddings") or 0, target.max_model_len)
-    blocks = config["architectures"][0] not in EAGLE3
+    architecture = config["architectures"][0]
+    # vLLM keeps flags of rows that a step has more than the target's.
+    flags = architecture in BLOCKS or (architecture in DSPARK and step.speculative_tokens > 1)
     return PlannedDraft(
         weights,
         (cache,) * config["num_hidden_layers"],
-        draft_buffers(target, step, hidden, places * width * item, in_blocks=blocks),
+        draft_buffers(target, step, hidden, places * width * item, flags=flags),
         draft_step(target, step, streams),
         True,
     )
 
 
 def draft_buffers(
-    target: DraftTarget, step: Step, hidden: int, table: int, *, in_blocks: bool
+    target: DraftTarget, step: Step, hidden: int, table: int, *, flags: bool, streams: int = 1
 ) -> Estimate:
     """What vLLM's proposer keeps for every token of the largest step, and a rotary table.
 
@@ -362,11 +377,12 @@ def draft_buffers(
         step: the largest step.
         hidden: width of the draft.
         table: bytes of its rotary table.
-        in_blocks: it drafts in blocks.
+        flags: vLLM keeps two flags for every token, since a step of the draft has more rows.
+        streams: of the width ``hidden``, which vLLM keeps places for beside the embeddings.
     """
     # Ids, positions, slots and a row of numbers, hidden states and embeddings; flags of a block.
-    token = 2 * hidden * target.dtype.itemsize + 2 * _FLOAT32 + 2 * _INDEX
-    token += 2 if in_blocks else 0
+    token = (1 + streams) * hidden * target.dtype.itemsize + 2 * _FLOAT32 + 2 * _INDEX
+    token += 2 if flags else 0
     return Estimate(
         step.tokens * token + step.sequences * _FLOAT32 + table,
         f"what the draft keeps for a step of {step.tokens} tokens, and its rotary table, unless it "

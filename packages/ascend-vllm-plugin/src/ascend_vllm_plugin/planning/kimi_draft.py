@@ -74,7 +74,7 @@ def plan_k3_draft(
     return PlannedDraft(
         weights,
         (latent,) * drafted.text.num_hidden_layers,
-        draft_buffers(target, step, target.hidden_size, table, in_blocks=True),
+        draft_buffers(target, step, target.hidden_size, table, flags=step.speculative_tokens > 1),
         draft_step(target, step, len(drafted.target_layers)),
         True,
     )

@@ -159,7 +159,7 @@ def draft_key(spec: ModelSpec) -> str:
 
 def gives_hidden_states(spec: ModelSpec) -> bool:
     """Whether a draft that reads the streams between the model's layers is planned beside it."""
-    return isinstance(spec, PlannedDense | PlannedMiniMaxM3 | PlannedKimi)
+    return isinstance(spec, PlannedDense | PlannedMiniMaxM3 | PlannedKimi | DeepseekV4Spec)
 
 
 def shares_contexts(spec: ModelSpec) -> bool:

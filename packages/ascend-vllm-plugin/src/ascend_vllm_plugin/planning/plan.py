@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from ascend_attention.step_bytes import StepSize
+from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_ops_core.devices import facts_of
 from ascend_ops_core.errors import InvalidInputError
 
@@ -33,6 +34,7 @@ from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import ModelSource, dtype_of, weight_format_of
 from ascend_vllm_plugin.planning.states import StatePages
 from ascend_vllm_plugin.planning.step_memory import Shape
+from ascend_vllm_plugin.planning.v4_draft import plan_v4_draft
 from ascend_vllm_plugin.planning.weights import (
     Layout,
     WeightFormat,
@@ -206,15 +208,15 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
         ranks=request.layout.tensor,
         states=request.states,
     )
-    drafted = _drafted(spec, request, dtype, length)
-    caches += [
-        LayerCache(spec.num_hidden_layers + i, kind) for i, kind in enumerate(drafted.caches)
-    ]
     _check_kv_dtype(request, caches)
     check_balancing(spec, layout)
     projection = planned_projection(
         spec, layout, request.device, dtype, request.o_proj, request.o_proj_tensor_parallel_size
     )
+    drafted = _drafted(source, request, dtype, length, projection)
+    caches += [
+        LayerCache(spec.num_hidden_layers + i, kind) for i, kind in enumerate(drafted.caches)
+    ]
     _check_context(spec, layout)
     shape = Shape(spec, layout, dtype.itemsize, draft)
     pool = pool_of(caches, draft=draft or drafted.eagle, context_ranks=layout.context)
@@ -271,16 +273,21 @@ def make_plan(source: ModelSource, request: PlanRequest) -> Plan:
 
 
 def _drafted(
-    spec: ModelSpec, request: PlanRequest, dtype: torch.dtype, length: int
+    source: ModelSource,
+    request: PlanRequest,
+    dtype: torch.dtype,
+    length: int,
+    projection: PlannedProjection | None,
 ) -> PlannedDraft:
     """What other ways of drafting than the model's own take; nothing without them."""
+    spec = source.spec
     if request.draft is None:
         return PlannedDraft()
     if request.draft.reads_hidden_states and not gives_hidden_states(spec):
         raise InvalidInputError(
             f"method {request.draft.method!r}",
             "drafts that read hidden states between layers are planned for Llama, Qwen3, "
-            "MiniMax-M3 and Kimi",
+            "MiniMax-M3, Kimi and DeepSeek-V4",
             "Plan with mtp, medusa, ngram or suffix.",
         )
     target = DraftTarget(
@@ -291,8 +298,10 @@ def _drafted(
         ranks=request.layout.tensor,
         block_tokens=request.block_size,
     )
+    if isinstance(spec, DeepseekV4Spec) and request.draft.reads_hidden_states:
+        return plan_v4_draft(source, request, target, projection)
     if isinstance(spec, PlannedKimi) and request.draft.reads_hidden_states:
-        assert request.draft.model is not None
+        model = request.draft.own_model()
         (latent,) = spec.caches(
             spec.num_hidden_layers,
             dtype=dtype,
@@ -301,7 +310,7 @@ def _drafted(
             ranks=request.layout.tensor,
             states=request.states,
         )
-        return plan_k3_draft(request.draft.model, spec, latent, target, request.step)
+        return plan_k3_draft(model, spec, latent, target, request.step)
     return plan_draft(request.draft, target, request.step)
 
 

@@ -47,12 +47,14 @@ _KEPT = (
     "ffn.gate.",
     "tok_emb.",
     "eh_proj.",
+    "markov_head.",
     # Quantised checkpoints have both in eight bits, and attention holds them in the model's dtype.
     "kv_b_proj.",
     "indexer.wk.",
 )
 # Kimi's mixing of blocks and its convolutions compute in float32.
 _FLOAT32 = re.compile(r"(_res_proj|_conv1d)\.weight$")
+_CONFIDENCE = ".confidence_head.proj.weight"
 _VISION = re.compile(r"^(vision_tower|multi_modal_projector|patch_merge_mlp|mm_projector)\.")
 _PARTS = (
     (_VISION, "vision tower"),
@@ -195,28 +197,7 @@ def weights_by_part(
         InvalidInputError: ``layout.tensor`` does not divide the model.
     """
     shard, held = _shard(spec, layout, projection)
-
-    def measure(name: str, rule: TensorRule) -> int:
-        shape = _local_shape(name, rule, spec, layout)
-        if isinstance(spec, PlannedDense):
-            # vLLM's own models hold vectors in the model's dtype as well.
-            return torch.Size(shape).numel() * dtype.itemsize
-        if projection_quantised and _PROJECTION.search(name):
-            count = torch.Size(shape).numel()
-            return count + count // _MXFP8_BLOCK
-        if resolver is not None and weight_format is WeightFormat.STORED:
-            return stored_bytes(name, rule, shape, dtype, resolver)
-        kind = tensor_class(name, rule)
-        if kind is TensorClass.LINEAR and isinstance(spec, PlannedKimi):
-            # Whatever a checkpoint stores, only routed experts stay so.
-            kind = TensorClass.PLAIN
-        if isinstance(spec, Qwen3NextSpec | PlannedBailing):
-            # Norms of vLLM's own models have their dtype, and so have Qwen3-Next's routers.
-            ling = isinstance(spec, PlannedBailing)
-            check_format(weight_format, "Ling 2.5" if ling else "Qwen3-Next")
-            control = ".mlp.gate." in name if ling else name.endswith("A_log")
-            kind = TensorClass.CONTROL if control else TensorClass.PLAIN
-        return tensor_bytes(kind, shape, dtype, weight_format)
+    measure = _Measure(spec, layout, dtype, weight_format, resolver, projection_quantised)
 
     def main(few: ModelSpec) -> Mapping[str, TensorRule]:
         return _held(few, shard)
@@ -233,6 +214,68 @@ def weights_by_part(
     if draft:
         parts += _total(drafted, spec, held, lambda name: DRAFT, measure)
     return dict(parts)
+
+
+def draft_bytes(
+    table: Callable[[ModelSpec, ModelShard], Mapping[str, TensorRule]],
+    spec: ModelSpec,
+    layout: Layout,
+    dtype: torch.dtype,
+    weight_format: WeightFormat,
+    *,
+    resolver: QuantizationResolver | None,
+    projection: ProjectionPart | None,
+    projection_quantised: bool,
+) -> int:
+    """Bytes on the fullest card of a draft of a model's own kind of layers.
+
+    Args:
+        table: its tensors, of a config and a share.
+        spec: the model that its layers belong to.
+        layout: see :func:`weights_by_part`, as for all that follow.
+        dtype: of its matrices, unless they are quantised.
+        weight_format: how they are stored.
+        resolver: of its checkpoint.
+        projection: a card's part of the output projection.
+        projection_quantised: it is in MXFP8.
+    """
+    shard, held = _shard(spec, layout, projection)
+    measure = _Measure(spec, layout, dtype, weight_format, resolver, projection_quantised)
+    return _total(lambda few: table(few, shard), spec, held, lambda name: DRAFT, measure).total()
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """Bytes of a tensor on the fullest card, by its name and its line in the table."""
+
+    spec: ModelSpec
+    layout: Layout
+    dtype: torch.dtype
+    weight_format: WeightFormat
+    resolver: QuantizationResolver | None
+    projection_quantised: bool
+
+    def __call__(self, name: str, rule: TensorRule) -> int:
+        shape = _local_shape(name, rule, self.spec, self.layout)
+        if isinstance(self.spec, PlannedDense):
+            # vLLM's own models hold vectors in the model's dtype as well.
+            return torch.Size(shape).numel() * self.dtype.itemsize
+        if self.projection_quantised and _PROJECTION.search(name):
+            count = torch.Size(shape).numel()
+            return count + count // _MXFP8_BLOCK
+        if self.resolver is not None and self.weight_format is WeightFormat.STORED:
+            return stored_bytes(name, rule, shape, self.dtype, self.resolver)
+        kind = tensor_class(name, rule)
+        if kind is TensorClass.LINEAR and isinstance(self.spec, PlannedKimi):
+            # Whatever a checkpoint stores, only routed experts stay so.
+            kind = TensorClass.PLAIN
+        if isinstance(self.spec, Qwen3NextSpec | PlannedBailing):
+            # Norms of vLLM's own models have their dtype, and so have Qwen3-Next's routers.
+            ling = isinstance(self.spec, PlannedBailing)
+            check_format(self.weight_format, "Ling 2.5" if ling else "Qwen3-Next")
+            control = ".mlp.gate." in name if ling else name.endswith("A_log")
+            kind = TensorClass.CONTROL if control else TensorClass.PLAIN
+        return tensor_bytes(kind, shape, self.dtype, self.weight_format)
 
 
 def check_layout(spec: ModelSpec, layout: Layout) -> None:
@@ -300,7 +343,7 @@ def tensor_class(name: str, rule: TensorRule) -> TensorClass:
     leaf = name.removeprefix("mtp.").rsplit(".", 1)[-1]
     if len(rule.shape) == 1 or leaf.startswith("hc_") or leaf == "ape":
         return TensorClass.CONTROL
-    if name.endswith((".mlp.gate.weight", ".block_sparse_moe.gate.weight")):
+    if name.endswith((".mlp.gate.weight", ".block_sparse_moe.gate.weight", _CONFIDENCE)):
         return TensorClass.CONTROL
     if _FLOAT32.search(name):
         return TensorClass.CONTROL

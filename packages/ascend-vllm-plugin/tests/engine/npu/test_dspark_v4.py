@@ -16,6 +16,8 @@ from ..dspark_v4 import (
     TARGET,
     assert_accepted_as_the_oracle,
     assert_as_without_drafts,
+    assert_every_number_of_drafts,
+    assert_planned,
     assert_rows_of_the_oracle,
     join,
     oracle,
@@ -24,17 +26,20 @@ from ..dspark_v4 import (
     story,
 )
 from ..harness import Engine, Request
+from .conftest import FAMILY
 
 pytestmark = pytest.mark.engine_npu
 
 GENERATE = Path(__file__).parents[2] / "serve" / "generate.py"
 TIMEOUT_S = 400
+DRAFTS = BLOCK + 2
+FEW = BLOCK - 2
 
 
 @pytest.fixture(scope="module")
 def engine(in_process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     engine = start(
-        BLOCK,
+        DRAFTS,
         join(tmp_path_factory.mktemp("joined")),
         additional_config={"cache_dtype": "model"},
         enable_prefix_caching=True,
@@ -42,7 +47,7 @@ def engine(in_process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         enforce_eager=False,
         compilation_config={
             "cudagraph_mode": "FULL_DECODE_ONLY",
-            "cudagraph_capture_sizes": [BLOCK + 1, 4 * (BLOCK + 1)],
+            "cudagraph_capture_sizes": [DRAFTS + 1, 4 * (DRAFTS + 1)],
         },
     )
     yield engine
@@ -54,11 +59,20 @@ def test_a_ragged_batch_in_chunks(engine: Engine) -> None:
     shapes = ((1, 8, 0), (63, 9, 0), (130, 5, 1))
     requests = [Request(story(n, n), count, at) for n, count, at in shapes]
     with engine.scheduling_at_most(60):
-        assert assert_accepted_as_the_oracle(engine, BLOCK, requests) > 1
+        assert assert_accepted_as_the_oracle(engine, DRAFTS, requests) > 1
+
+
+def test_every_number_of_drafts(engine: Engine) -> None:
+    assert_every_number_of_drafts(engine, DRAFTS)
+
+
+def test_memory_is_what_was_planned(engine: Engine) -> None:
+    folder = Path(engine.engine.model_config.model)
+    assert_planned(engine, folder, FAMILY)
 
 
 def test_hidden_states_of_a_draft(engine: Engine) -> None:
-    assert_rows_of_the_oracle(engine, BLOCK, story(90, 3), 8)
+    assert_rows_of_the_oracle(engine, DRAFTS, story(90, 3), 8)
 
 
 def test_a_context_that_fills_up_and_random_neighbours(engine: Engine) -> None:
@@ -81,7 +95,7 @@ def test_a_prefix_hit(engine: Engine) -> None:
 
 
 def test_two_ranks_draft_as_one(programs: ForkedPrograms, tmp_path: Path) -> None:
-    """Over gloo, in chunks: as many drafts stand as plain torch says."""
+    """Over gloo, in chunks, fewer than a block has: as many stand as plain torch says."""
     count, prompts = 10, [story(n, n) for n in (1, 70, 130)]
     settings = {
         "model": str(TARGET),
@@ -100,7 +114,7 @@ def test_two_ranks_draft_as_one(programs: ForkedPrograms, tmp_path: Path) -> Non
         "speculative_config": {
             "method": "dspark",
             "model": str(DRAFT),
-            "num_speculative_tokens": BLOCK,
+            "num_speculative_tokens": FEW,
         },
     }
     given = {"settings": settings, "prompts": prompts, "count": count, "acceptance": True}
@@ -110,6 +124,6 @@ def test_two_ranks_draft_as_one(programs: ForkedPrograms, tmp_path: Path) -> Non
     stored = load_file(result)
     for i, prompt in enumerate(prompts):
         assert stored[f"tokens.{i}"].tolist() == said(prompt, count)
-    found = [oracle().speculate(one, said(one, count + BLOCK), BLOCK) for one in prompts]
+    found = [oracle().speculate(one, said(one, count + FEW), FEW) for one in prompts]
     rounds, accepted = sum(one.rounds for one in found), sum(sum(one.accepted) for one in found)
-    assert stored["drafts"].tolist() == [rounds, BLOCK * rounds, accepted]
+    assert stored["drafts"].tolist() == [rounds, FEW * rounds, accepted]

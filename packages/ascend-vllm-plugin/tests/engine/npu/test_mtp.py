@@ -6,6 +6,7 @@ import pytest
 from ascend_models_deepseek.testing import MtpOracle, random_prompt
 
 from ..harness import Checkpoints, Engine, EnginePool, Request, assert_all_match
+from ..speculation import check_drafts_behind_chunks
 
 pytestmark = pytest.mark.engine_npu
 
@@ -43,6 +44,10 @@ def test_a_ragged_batch_in_chunks(engine: Engine, checkpoints: Checkpoints) -> N
     assert sum(one.accepted for one in expected) > 0
     assert after[0] - before[0] == sum(one.drafted for one in expected)
     assert after[1] - before[1] == sum(one.accepted for one in expected)
+
+
+def test_drafts_behind_a_prompt_in_chunks(engine: Engine) -> None:
+    check_drafts_behind_chunks(engine, random_prompt(40, VOCAB, seed=6), 6)
 
 
 def test_sampling_with_one_choice_left(engine: Engine, checkpoints: Checkpoints) -> None:

@@ -9,6 +9,7 @@ import pytest
 from ..harness import Checkpoints, Engine, EnginePool, Request
 from ..speculation import (
     Way,
+    check_drafts_behind_chunks,
     check_every_width,
     check_full_context,
     check_mixed_sampling,
@@ -68,6 +69,11 @@ def test_every_number_of_drafts(engine: Engine, checkpoints: Checkpoints, way: W
     oracle = checkpoints.oracle(way.target)
     requests = [Request(story_prompt(1, 3), 6), Request(repeating_prompt(oracle, 12), 12)]
     check_every_width(engine, requests, [oracle.greedy(r.prompt, r.count).tokens for r in requests])
+
+
+def test_drafts_behind_a_prompt_in_chunks(engine: Engine, way: Way) -> None:
+    if way is PREEMPTED:
+        check_drafts_behind_chunks(engine, story_prompt(60, 8), 12)
 
 
 def test_drafts_that_are_all_right_or_the_least_likely(
