@@ -131,7 +131,7 @@ def _plot(cells: list[Cell]) -> None:
                 marker="osD^vPX"[number % 7],
                 linestyle=("-", "--", ":")[drawn.get(method, 0) % 3],
                 markersize=4,
-                label=f"{way}, breaks even at {break_even(cells, target, way)}",
+                label=f"{way} (break-even: {break_even(cells, target, way)})",
             )
             drawn[method] = drawn.get(method, 0) + 1
         axis.axhline(1, color="black", linewidth=1)
