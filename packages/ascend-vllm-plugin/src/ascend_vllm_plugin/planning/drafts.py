@@ -92,7 +92,7 @@ class Speculation:
             raise InvalidInputError(
                 f"method {self.method!r} with a model", _OWN_CHECKPOINT, "Leave 'model' out."
             )
-        if self.method != "dspark" and self.method in _ARCHITECTURES:
+        if self.method in ("eagle3", "medusa", "dflash"):
             self.own_model()
 
     def own_model(self) -> Path:
