@@ -89,6 +89,7 @@ STUDIES = {
                 num_experts=4,
                 num_experts_per_token=2,
                 kda_layers=(1, 2, 3),
+                model_max_length=_LONGEST,
             )
         },
         "a small model of 3 layers with Kimi delta attention and one with latent attention, "

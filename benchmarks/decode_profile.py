@@ -77,7 +77,8 @@ _QWEN3_NEXT = (
     (". . gates", "ops/linear_gates/__init__.py", "gdn_gates"),
     (". . convolution, recurrence, states", "linear/core.py", "gated_delta_step"),
     (". . norm and output projection", "qwen_gdn_linear_attn.py", "_output_projection"),
-    (". experts and routing (vLLM's)", "runner/moe_runner.py", "forward"),
+    (". experts and routing", "runner/moe_runner.py", "forward"),
+    (". . experts", "ops/experts/__init__.py", "fused_experts"),
     ("projection to logits", "layers/logits_processor.py", "forward"),
 )
 _PARTS = {"v4": _V4, "v32": _V32, "m3": _M3, "kimi_linear": _KIMI, "qwen3_next": _QWEN3_NEXT}

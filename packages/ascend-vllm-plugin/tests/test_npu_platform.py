@@ -33,7 +33,7 @@ def config(
     return SimpleNamespace(
         additional_config=additional or {},
         model_config=SimpleNamespace(
-            hf_text_config=text, hf_config=SimpleNamespace(model_type="another")
+            hf_text_config=text, hf_config=SimpleNamespace(model_type="another"), use_mla=False
         ),
         cache_config=SimpleNamespace(enable_prefix_caching=True, **settings),
         compilation_config=SimpleNamespace(

@@ -23,7 +23,7 @@ def config(*, compressed: bool = True, **cache: Any) -> Any:
     settings = {"block_size": 16, "user_specified_block_size": False} | cache
     return SimpleNamespace(
         model_config=SimpleNamespace(
-            hf_text_config=text, hf_config=SimpleNamespace(model_type="another")
+            hf_text_config=text, hf_config=SimpleNamespace(model_type="another"), use_mla=False
         ),
         cache_config=SimpleNamespace(enable_prefix_caching=True, **settings),
         scheduler_config=SimpleNamespace(enable_chunked_prefill=True, max_num_batched_tokens=512),

@@ -63,7 +63,11 @@ def test_relative_positions(relative: bool) -> None:
 
 
 # Registered on every platform, once vLLM's module of it is imported.
-LINEAR = {"BailingMoELinearAttention", "QwenGatedDeltaNetAttention"}
+EVERYWHERE = {
+    "BailingMoELinearAttention",
+    "MultiHeadLatentAttentionWrapper",
+    "QwenGatedDeltaNetAttention",
+}
 
 
 def test_registration_on_a_cpu_takes_no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +77,7 @@ def test_registration_on_a_cpu_takes_no_encoder(monkeypatch: pytest.MonkeyPatch)
     registry: dict[str, type] = {}
     monkeypatch.setattr(custom_op, "op_registry_oot", registry)
     register()
-    assert registry.keys() <= LINEAR
+    assert registry.keys() <= EVERYWHERE
 
 
 def test_registration_on_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +92,7 @@ def test_registration_on_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     deepencoder = "vllm.model_executor.models.deepencoder"
     monkeypatch.delitem(sys.modules, deepencoder, raising=False)
     register()
-    assert registry.keys() - LINEAR == {"MMEncoderAttention"}
+    assert registry.keys() - EVERYWHERE == {"MMEncoderAttention"}
     assert registry["MMEncoderAttention"] is AscendMMEncoderAttention
     monkeypatch.setitem(sys.modules, deepencoder, ModuleType(deepencoder))
     relative = ModuleType("ascend_attention.vllm.relative_position")

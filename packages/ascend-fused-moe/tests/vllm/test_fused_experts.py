@@ -55,6 +55,7 @@ def expected(worker: Any, layer: Any) -> torch.Tensor:
     values = worker.values_of(layer)
     x = values["x"].double()
     limit = layer.options.get("swiglu_limit")
+    gelu = layer.options.get("activation") == "gelu"
 
     factors = worker.factors_of(layer)
 
@@ -74,6 +75,8 @@ def expected(worker: Any, layer: Any) -> torch.Tensor:
         gate, up = w1 @ row, w3 @ row
         if limit and e is not None:
             gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        if gelu:
+            return w2 @ (gate * (1 + torch.special.erf(gate / 2**0.5)) / 2 * up)
         return w2 @ (gate / (1 + (-gate).exp()) * up)
 
     out = torch.zeros_like(x)
@@ -114,6 +117,27 @@ def test_equals_brute_force(
     for one in results:
         assert one["ways"] == ["all_gather"] if not expert_parallel else ["all_to_all"]
         assert one["reduced"] == expert_parallel
+        assert_close(torch.from_numpy(one["output"]), expected(worker, layer), scale=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "shared", "taken", "expert_parallel"),
+    [
+        (BIASED, True, True, True),
+        (BIASED, True, True, False),
+        ({"activation": "gelu"}, False, False, False),
+    ],
+    ids=["experts", "slices", "left_to_vllm"],
+)
+def test_on_a_cpu(
+    ranks: RankProcesses, options: dict[str, Any], shared: bool, taken: bool, expert_parallel: bool
+) -> None:
+    """A layer that this package has no experts for runs in vLLM's kernels, which know no ranks."""
+    worker = load_file(WORKER)
+    layer = worker.Layer(cpu=True, shared=shared, expert_parallel=expert_parallel, options=options)
+    for one in ranks.call("run", layer=layer):
+        assert one["taken"] == taken
+        assert one["ways"] == (["all_to_all"] if expert_parallel else [])
         assert_close(torch.from_numpy(one["output"]), expected(worker, layer), scale=4)
 
 
@@ -176,28 +200,25 @@ def test_what_is_not_here_is_refused(
         assert message in error
 
 
-def test_registration_leaves_a_cpu_alone() -> None:
+@pytest.mark.parametrize(
+    ("device", "runner"),
+    [("npu", "AscendFusedMoERunner"), ("cpu", "CpuFusedMoERunner"), ("cuda", None)],
+)
+def test_registration(monkeypatch: pytest.MonkeyPatch, device: str, runner: str | None) -> None:
     from ascend_fused_moe.vllm import register
-    from vllm.model_executor.custom_op import op_registry_oot
-
-    before = dict(op_registry_oot)
-    register()
-    assert dict(op_registry_oot) == before
-
-
-def test_registration_on_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ascend_fused_moe.vllm import register
-    from ascend_fused_moe.vllm.fused_moe.runner import AscendFusedMoERunner
     from ascend_ops_core import InvalidInputError
     from vllm.model_executor import custom_op
     from vllm.platforms import current_platform
 
     registry: dict[str, type] = {}
     monkeypatch.setattr(custom_op, "op_registry_oot", registry)
-    monkeypatch.setattr(type(current_platform), "device_type", "npu")
+    monkeypatch.setattr(type(current_platform), "device_type", device)
     register()
     register()
-    assert registry["MoERunner"] is AscendFusedMoERunner
+    if runner is None:
+        assert registry == {}
+        return
+    assert registry["MoERunner"].__name__ == runner
     registry["MoERunner"] = dict
     with pytest.raises(InvalidInputError, match=r"vLLM's class MoERunner: builtins.dict is"):
         register()

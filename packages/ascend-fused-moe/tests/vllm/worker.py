@@ -26,6 +26,7 @@ class Layer:
         shared: add shared experts.
         experts: number of experts.
         adapters: the adapter of each token, -1 for none; None for a layer without vLLM's LoRA.
+        cpu: with the runner that is registered on a CPU, instead of an NPU's.
         options: of the factory.
     """
 
@@ -34,6 +35,7 @@ class Layer:
     shared: bool = False
     experts: int = EXPERTS
     adapters: tuple[int, ...] | None = None
+    cpu: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -73,12 +75,9 @@ class SharedSlice(torch.nn.Module):
 
 @cache
 def _config() -> Any:
-    from ascend_fused_moe.vllm.fused_moe.method import AscendUnquantizedFusedMoEMethod
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.distributed import parallel_state
-    from vllm.model_executor.custom_op import op_registry_oot
 
-    op_registry_oot["UnquantizedFusedMoEMethod"] = AscendUnquantizedFusedMoEMethod
     config = VllmConfig()
     with set_current_vllm_config(config):
         rank, ranks = distributed.get_rank(), distributed.get_world_size()
@@ -88,9 +87,16 @@ def _config() -> Any:
 
 
 def _made(layer: Layer) -> Any:
-    from ascend_fused_moe.vllm.fused_moe.runner import AscendFusedMoERunner
+    from ascend_fused_moe.vllm.fused_moe import cpu, method, runner
+    from vllm.model_executor.custom_op import op_registry_oot
     from vllm.model_executor.layers.fused_moe.layer import FusedMoEFactory
 
+    runner_cls, method_cls = (
+        (cpu.CpuFusedMoERunner, cpu.CpuUnquantizedFusedMoEMethod)
+        if layer.cpu
+        else (runner.AscendFusedMoERunner, method.AscendUnquantizedFusedMoEMethod)
+    )
+    op_registry_oot["UnquantizedFusedMoEMethod"] = method_cls
     values, rank = values_of(layer), distributed.get_rank()
     config = _config()
     config.parallel_config.enable_expert_parallel = layer.expert_parallel
@@ -103,7 +109,7 @@ def _made(layer: Layer) -> Any:
         params_dtype=torch.float32,
         prefix=f"layers.{next(_names)}.experts",
         shared_experts=SharedSlice(values, rank) if layer.shared else None,
-        runner_cls=AscendFusedMoERunner,
+        runner_cls=runner_cls,
         **options,
     )
 
@@ -131,10 +137,12 @@ def run(layer: Layer) -> dict[str, Any]:
             made = _with_adapters(made, layer)
         with set_forward_context(None, config, num_tokens=layer.tokens):
             output = made(values["x"], values["logits"], input_ids=values["token_ids"])
+    taken = getattr(runner, "taken", True)
     return {
         "output": output.numpy(),
         "held": experts.w13_weight.shape[0],
-        "ways": sorted(kind.value for kind in runner._methods._made),
+        "taken": taken,
+        "ways": sorted(kind.value for kind in runner._methods._made) if taken else [],
         "reduced": runner._fused_output_is_reduced,
     }
 

@@ -67,24 +67,25 @@ def register() -> None:
     platform = register_platform()
     if platform is None:
         return
+    from ascend_fused_moe.vllm import register as register_experts
     from ascend_models_deepseek.vllm import register as register_deepseek
     from ascend_models_kimi.vllm import register as register_kimi
     from ascend_models_minimax.vllm import register as register_minimax
     from ascend_specdec.vllm import register_drafts
 
+    from ascend_vllm_plugin.compat.bailing_config import read_ling_configs
     from ascend_vllm_plugin.compat.eplb_switch import allow_eplb
     from ascend_vllm_plugin.compat.oversized_images import refuse_oversized_images
 
     allow_eplb()
     refuse_oversized_images()
+    read_ling_configs()
     if platform == NPU_PLATFORM:
         from ascend_attention.vllm import register as register_attention
-        from ascend_fused_moe.vllm import register as register_experts
         from ascend_ops_core.vllm import register as register_layers
 
         register_layers()
         register_attention()
-        register_experts()
     else:
         from ascend_specdec.vllm import register as register_verification
 
@@ -92,6 +93,7 @@ def register() -> None:
 
         register_verification()
         allow_shared_contexts()
+    register_experts()
     register_deepseek()
     register_kimi()
     register_minimax()

@@ -22,7 +22,11 @@ from ascend_vllm_plugin.compressed_caches import (
 )
 from ascend_vllm_plugin.latent_caches import set_latent_block_size
 from ascend_vllm_plugin.thread_binding import choose_binding
-from ascend_vllm_plugin.vllm_models import check_vllm_models
+from ascend_vllm_plugin.vllm_models import (
+    check_vllm_models,
+    has_vllm_latents,
+    prepare_vllm_latents,
+)
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -56,7 +60,8 @@ class AscendReferencePlatform(CpuPlatform):
         blocks = has_block_caches(vllm_config.model_config)
         states = has_recurrent_states(vllm_config.model_config)
         compressed = has_compressed_caches(vllm_config.model_config)
-        if not any((latent, blocks, states, compressed)):
+        upstream = has_vllm_latents(vllm_config.model_config)
+        if not any((latent, blocks, states, compressed, upstream)):
             _bind_threads(vllm_config)
             return
         scheduler.enable_chunked_prefill = chunked
@@ -67,6 +72,8 @@ class AscendReferencePlatform(CpuPlatform):
             check_kimi(vllm_config)
         elif blocks:
             check_minimax(vllm_config)
+        elif upstream:
+            prepare_vllm_latents(vllm_config, "cpu")
         elif latent:
             set_latent_block_size(vllm_config, "cpu")
         else:

@@ -59,8 +59,24 @@ DENSE_SPECS: dict[str, TinyDenseSpec] = {
         given={"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 16,
                "sliding_window": 40},
     ),
+    "deepseek_v2": TinyDenseSpec(
+        "deepseek_v2",
+        seed=34,
+        given={
+            "num_attention_heads": 4, "q_lora_rank": None, "kv_lora_rank": 32,
+            "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
+            "first_k_dense_replace": 1, "n_routed_experts": 6, "n_shared_experts": 2,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0,
+                "original_max_position_embeddings": 256, "mscale": 0.707, "mscale_all_dim": 0.707,
+                "beta_fast": 32, "beta_slow": 1,
+            },
+        },
+    ),
 }  # fmt: skip
-"""Scaled frequencies; normed queries and keys with a tied head; a sliding window."""
+"""Scaled frequencies; normed queries and keys with a tied head; a sliding window; latents, with
+YaRN and a layer of experts."""
 
 
 def write_dense_checkpoint(

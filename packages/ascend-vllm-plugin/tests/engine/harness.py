@@ -39,9 +39,13 @@ from ascend_models_kimi.testing import (
 )
 from ascend_models_minimax.testing import M3_SPECS, M3Oracle, TinyM3Spec, write_m3_checkpoint
 from ascend_vllm_plugin.testing import (
+    BAILING_SPECS,
     QWEN3_NEXT_SPECS,
+    BailingOracle,
     Qwen3NextOracle,
+    TinyBailingSpec,
     TinyQwen3NextSpec,
+    write_bailing_checkpoint,
     write_qwen3_next_checkpoint,
 )
 
@@ -72,6 +76,7 @@ FAMILIES: dict[type, tuple[Any, Any]] = {
     TinyK3Spec: (write_k3_checkpoint, K3Oracle),
     TinyDenseSpec: (write_dense_checkpoint, V3Oracle),
     TinyQwen3NextSpec: (write_qwen3_next_checkpoint, Qwen3NextOracle),
+    TinyBailingSpec: (write_bailing_checkpoint, BailingOracle),
     TrainedSpec: (copy_checkpoint, V3Oracle),
 }
 """What writes a checkpoint and what runs it in transformers, by the kind of its spec."""
@@ -85,6 +90,7 @@ ALL_SPECS: dict[str, Any] = {
     **K3_SPECS,
     **DENSE_SPECS,
     **QWEN3_NEXT_SPECS,
+    **BAILING_SPECS,
     **TRAINED_SPECS,
 }
 

@@ -36,6 +36,7 @@ def errors(result: Result, prompt: list[int], exact: Any, rounded: Any) -> list[
         ("glm", (5, 129)),
         ("kimi_linear", (5, 129)),
         ("qwen3_next", (5, 129)),
+        ("bailing", (5, 129)),
     ],
 )
 def test_teacher_forced_logits(

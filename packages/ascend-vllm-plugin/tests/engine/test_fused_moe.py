@@ -1,7 +1,4 @@
-"""Models of vLLM's own with this project's layer of experts in them, in the engine on a CPU.
-
-There the layer is registered by the test alone: `ascend_fused_moe.vllm.register` does it on an NPU.
-"""
+"""Models of vLLM's own with this project's layer of experts in them, in the engine on a CPU."""
 
 from __future__ import annotations
 
@@ -102,17 +99,15 @@ def served(
 ) -> Iterator[Served]:
     """The model in an engine with our layer of experts; Mixtral's takes adapters."""
     from ascend_fused_moe.pipeline import MoERouterInput
-    from ascend_fused_moe.vllm.fused_moe.method import AscendUnquantizedFusedMoEMethod
-    from ascend_fused_moe.vllm.fused_moe.runner import AscendFusedMoERunner
+    from ascend_fused_moe.vllm.fused_moe.cpu import CpuFusedMoERunner
     from vllm import LLM, SamplingParams
     from vllm.distributed import cleanup_dist_env_and_memory
-    from vllm.model_executor.custom_op import op_registry_oot
 
     engines.close()
     calls: list[int] = []
-    routed = AscendFusedMoERunner._routed
+    routed = CpuFusedMoERunner._routed
 
-    def listed(layer: AscendFusedMoERunner, given: MoERouterInput, lora: Any) -> torch.Tensor:
+    def listed(layer: CpuFusedMoERunner, given: MoERouterInput, lora: Any) -> torch.Tensor:
         calls.append(given.tokens)
         return routed(layer, given, lora)
 
@@ -127,9 +122,7 @@ def served(
     if request.param is mixtral:
         settings |= {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AscendFusedMoERunner, "_routed", listed)
-        patch.setitem(op_registry_oot, "MoERunner", AscendFusedMoERunner)
-        patch.setitem(op_registry_oot, "UnquantizedFusedMoEMethod", AscendUnquantizedFusedMoEMethod)
+        patch.setattr(CpuFusedMoERunner, "_routed", listed)
         llm = LLM(model=str(folder), **settings)
 
         def generate(prompts: list[list[int]], adapters: list[Any]) -> list[Any]:

@@ -19,8 +19,11 @@ from ascend_models_kimi.testing.k3_processor_files import write_k3_processor_fil
 from ascend_ops_core.testing.forked_programs import ForkedPrograms
 from ascend_ops_core.testing.language_models import FLOAT32_LOGITS_ATOL
 from ascend_vllm_plugin.testing import (
+    BAILING_SPECS,
     QWEN3_NEXT_SPECS,
+    BailingOracle,
     Qwen3NextOracle,
+    write_bailing_checkpoint,
     write_qwen3_next_checkpoint,
 )
 
@@ -74,6 +77,14 @@ CASES = {
         (1, 63, 130, 200),
         40,
         drafts=2,
+    ),
+    # Two heads of each kind on a rank, and a group of the norm.
+    "bailing": Case(
+        BAILING_SPECS["bailing"],
+        write_bailing_checkpoint,
+        BailingOracle,
+        (1, 200),
+        8,
     ),
     # Three heads of each kind on a rank.
     "k3": Case(

@@ -14,18 +14,23 @@ __all__ = ["register"]
 
 _MODELS = "vllm.model_executor.models"
 
-_LAYERS = "vllm.model_executor.layers.mamba"
+_LAYERS = "vllm.model_executor.layers"
 
 _EVERYWHERE: tuple[tuple[str, str, str | None], ...] = (
     (
         "BailingMoELinearAttention",
         "linear.bailing:AscendBailingMoELinearAttention",
-        f"{_LAYERS}.linear.bailing_linear_attn",
+        f"{_LAYERS}.mamba.linear.bailing_linear_attn",
+    ),
+    (
+        "MultiHeadLatentAttentionWrapper",
+        "mla.wrapper:AscendMultiHeadLatentAttentionWrapper",
+        f"{_LAYERS}.mla",
     ),
     (
         "QwenGatedDeltaNetAttention",
         "linear.gdn:AscendGatedDeltaNetAttention",
-        f"{_LAYERS}.gdn.qwen_gdn_linear_attn",
+        f"{_LAYERS}.mamba.gdn.qwen_gdn_linear_attn",
     ),
 )
 _ON_NPU: tuple[tuple[str, str, str | None], ...] = (

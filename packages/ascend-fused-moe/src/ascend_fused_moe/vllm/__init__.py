@@ -1,7 +1,4 @@
-"""This package's layer in the place of vLLM's runner of fused experts.
-
-Registered on an NPU only: on a CPU vLLM packs the experts' weights for kernels of its own.
-"""
+"""This package's layer in the place of vLLM's runner of fused experts."""
 
 from __future__ import annotations
 
@@ -11,18 +8,23 @@ from ascend_ops_core.errors import InvalidInputError
 
 __all__ = ["register"]
 
-_CLASSES: tuple[tuple[str, str], ...] = (
-    ("MoERunner", "runner:AscendFusedMoERunner"),
-    (
-        "UnquantizedFusedMoEMethod",
-        "method:AscendUnquantizedFusedMoEMethod",
-    ),
-)
-"""Name of vLLM's class, and ``module:class`` of ours in ``fused_moe``."""
+_CLASSES: dict[str, dict[str, str]] = {
+    "npu": {
+        "MoERunner": "runner:AscendFusedMoERunner",
+        "UnquantizedFusedMoEMethod": "method:AscendUnquantizedFusedMoEMethod",
+    },
+    "cpu": {
+        "MoERunner": "cpu:CpuFusedMoERunner",
+        "UnquantizedFusedMoEMethod": "cpu:CpuUnquantizedFusedMoEMethod",
+    },
+}
+"""By device type: name of vLLM's class, and ``module:class`` of ours in ``fused_moe``."""
 
 
 def register() -> None:
-    """Register every class if this platform is an NPU; may be called any number of times.
+    """Register the classes of an NPU or a CPU; may be called any number of times.
+
+    On another device nothing is registered.
 
     Raises:
         ImportError: vLLM is not installed; the message names the remedy.
@@ -37,9 +39,7 @@ def register() -> None:
         ) from error
     from vllm.platforms import current_platform
 
-    if current_platform.device_type != "npu":
-        return
-    for name, place in _CLASSES:
+    for name, place in _CLASSES.get(current_platform.device_type, {}).items():
         module, _, attribute = place.partition(":")
         ours = getattr(importlib.import_module(f"{__name__}.fused_moe.{module}"), attribute)
         taken = op_registry_oot.get(name)

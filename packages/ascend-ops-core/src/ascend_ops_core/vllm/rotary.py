@@ -27,6 +27,27 @@ from ascend_ops_core.ops.rotary_table import gather_cos_sin, mrope_cos_sin
 Rotated = tuple[torch.Tensor, torch.Tensor | None]
 
 
+def is_tabled(rotary: object) -> bool:
+    """Whether one of vLLM's rotary embeddings is all in a table with a row for every position."""
+    scaled = (
+        DeepseekScalingRotaryEmbedding, Llama3RotaryEmbedding, YaRNScalingRotaryEmbedding
+    )  # fmt: skip
+    return isinstance(rotary, scaled) or type(rotary) in (RotaryEmbedding, AscendRotaryEmbedding)
+
+
+def float32_tables(rotary: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of one of vLLM's rotary embeddings, ``[positions, R / 2]`` float32 each.
+
+    Args:
+        rotary: see :func:`is_tabled`; it builds the table, and keeps it from then on.
+    """
+    if "cos" not in rotary._buffers:
+        cos, sin = rotary._compute_cos_sin_cache().float().chunk(2, dim=-1)
+        rotary.register_buffer("cos", cos.contiguous(), persistent=False)
+        rotary.register_buffer("sin", sin.contiguous(), persistent=False)
+    return rotary.cos, rotary.sin
+
+
 class _Float32Table:
     """What the classes below share: the table, and the rotation of heads in vLLM's shapes."""
 
@@ -36,12 +57,7 @@ class _Float32Table:
             self._tables()
 
     def _tables(self) -> tuple[torch.Tensor, torch.Tensor]:
-        module: Any = self
-        if "cos" not in module._buffers:
-            cos, sin = module._compute_cos_sin_cache().float().chunk(2, dim=-1)
-            module.register_buffer("cos", cos.contiguous(), persistent=False)
-            module.register_buffer("sin", sin.contiguous(), persistent=False)
-        return module.cos, module.sin
+        return float32_tables(self)
 
     def forward_oot(
         self,

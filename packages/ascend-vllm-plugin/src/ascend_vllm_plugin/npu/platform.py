@@ -28,7 +28,11 @@ from ascend_vllm_plugin.latent_caches import set_latent_block_size
 from ascend_vllm_plugin.npu import simulated
 from ascend_vllm_plugin.npu.config import AscendConfig
 from ascend_vllm_plugin.planning.captures import plan_captures
-from ascend_vllm_plugin.vllm_models import check_vllm_models
+from ascend_vllm_plugin.vllm_models import (
+    check_vllm_models,
+    has_vllm_latents,
+    prepare_vllm_latents,
+)
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -121,6 +125,9 @@ class AscendNPUPlatform(Platform):
         elif has_block_caches(vllm_config.model_config):
             _family_with_caches("block-sparse")
             check_minimax(vllm_config)
+        elif has_vllm_latents(vllm_config.model_config):
+            _check_uncompiled(vllm_config)
+            prepare_vllm_latents(vllm_config, _family_with_caches("latent"))
         else:
             _check_uncompiled(vllm_config)
 
@@ -129,7 +136,9 @@ class AscendNPUPlatform(Platform):
         """Keep the block size of our caches, which the device's table fixes."""
         model = vllm_config.model_config
         ours = has_compressed_caches, has_latent_caches, has_block_caches
-        if not any(has(model) for has in ours):
+        # Beside recurrent states vLLM makes blocks as large as a state.
+        alone = has_vllm_latents(model) and not model.is_hybrid
+        if not alone and not any(has(model) for has in ours):
             super().update_block_size_for_backend(vllm_config)
 
     @classmethod

@@ -45,8 +45,7 @@ __all__ = [
     "read_draft",
 ]
 
-_FLOAT32 = 4
-_INDEX = 8
+_FLOAT32, _INDEX = 4, 8
 
 _ARCHITECTURES = {
     "eagle3": EAGLE3,
@@ -347,8 +346,7 @@ def _layers(
     config: Mapping[str, Any], stored: Headers | None, target: DraftTarget, step: Step
 ) -> PlannedDraft:
     """A draft with layers of its own, which reads hidden states of the target."""
-    item, hidden = target.dtype.itemsize, config["hidden_size"]
-    streams = streams_of(config)
+    item, hidden, streams = target.dtype.itemsize, config["hidden_size"], streams_of(config)
     weights = layer_bytes(config, stored, streams=streams, ranks=target.ranks, itemsize=item)
     heads, width = heads_of(config)
     cache = key_value_cache(

@@ -30,6 +30,8 @@ from ascend_ops_core.quantized_weights.descriptions import CacheDescription
 
 from ascend_vllm_plugin.compressed_caches import block_sizes
 from ascend_vllm_plugin.planning import qwen3_next, qwen3_next_tensors
+from ascend_vllm_plugin.planning.bailing import MODEL_TYPES as BAILING_TYPES
+from ascend_vllm_plugin.planning.bailing import PlannedBailing
 from ascend_vllm_plugin.planning.dense import MODEL_TYPES as DENSE_TYPES
 from ascend_vllm_plugin.planning.dense import PlannedDense
 from ascend_vllm_plugin.planning.dense import Shard as DenseShard
@@ -46,12 +48,19 @@ from ascend_vllm_plugin.planning.qwen3_next_tensors import Shard as Qwen3NextSha
 from ascend_vllm_plugin.planning.states import SMALLEST_BLOCK, StateUse
 
 ModelSpec = (
-    DeepseekV4Spec | DeepseekV3Spec | PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec | PlannedDense
+    DeepseekV4Spec
+    | DeepseekV3Spec
+    | PlannedMiniMaxM3
+    | PlannedKimi
+    | PlannedBailing
+    | Qwen3NextSpec
+    | PlannedDense
 )
 ModelShard = V4Shard | V3Shard | M3Shard | KimiShard | Qwen3NextShard | DenseShard
 
 V4 = "deepseek_v4"
-MODEL_TYPES = (V4, *ARCHITECTURES, *M3_TYPES, *KIMI_TYPES, *QWEN3_NEXT_TYPES, *DENSE_TYPES)
+_OTHER_TYPES = (*M3_TYPES, *KIMI_TYPES, *BAILING_TYPES, *QWEN3_NEXT_TYPES, *DENSE_TYPES)
+MODEL_TYPES = (V4, *ARCHITECTURES, *_OTHER_TYPES)
 
 
 def read_spec(config: Mapping[str, Any]) -> ModelSpec:
@@ -70,6 +79,8 @@ def read_spec(config: Mapping[str, Any]) -> ModelSpec:
         return PlannedMiniMaxM3.from_config(config)
     if kind in KIMI_TYPES:
         return PlannedKimi.from_config(config)
+    if kind in BAILING_TYPES:
+        return PlannedBailing.from_config(config)
     if kind in QWEN3_NEXT_TYPES:
         return Qwen3NextSpec.from_config(config)
     if kind in DENSE_TYPES:
@@ -93,6 +104,9 @@ def main_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
     if isinstance(spec, PlannedKimi):
         assert isinstance(shard, KimiShard)
         return spec.main_table(shard)
+    if isinstance(spec, PlannedBailing):
+        assert isinstance(shard, V3Shard)
+        return spec.main_table(shard)
     if isinstance(spec, Qwen3NextSpec):
         assert isinstance(shard, Qwen3NextShard)
         return qwen3_next_tensors.main_table(spec, shard)
@@ -113,6 +127,9 @@ def mtp_table(spec: ModelSpec, shard: ModelShard) -> WeightTable:
         return spec.mtp_table(shard)
     if isinstance(spec, PlannedKimi):
         assert isinstance(shard, KimiShard)
+        return spec.mtp_table(shard)
+    if isinstance(spec, PlannedBailing):
+        assert isinstance(shard, V3Shard)
         return spec.mtp_table(shard)
     if isinstance(spec, Qwen3NextSpec):
         assert isinstance(shard, Qwen3NextShard)
@@ -170,7 +187,7 @@ def shard_of(
     """
     if isinstance(spec, DeepseekV4Spec):
         return V4Shard.of(spec, size, 0, vocabulary, projection)
-    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi | PlannedDense):
+    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi | PlannedBailing | PlannedDense):
         return spec.shard(size, vocabulary)
     if isinstance(spec, Qwen3NextSpec):
         return Qwen3NextShard.of(spec, size, vocabulary)
@@ -227,7 +244,7 @@ def caches_of_layer(
         return spec.caches(
             layer, dtype=dtype, device=device, block_tokens=block_tokens, ranks=ranks
         )
-    if isinstance(spec, PlannedKimi):
+    if isinstance(spec, PlannedKimi | PlannedBailing):
         return spec.caches(
             layer,
             dtype=dtype,
@@ -277,7 +294,7 @@ def check_block_size(spec: ModelSpec, device: str, block_size: int | None) -> No
         sizes = block_sizes(device, ratios)
     elif isinstance(spec, PlannedMiniMaxM3):
         kind, sizes = "selected", [spec.block_tokens]
-    elif isinstance(spec, PlannedKimi | Qwen3NextSpec):
+    elif isinstance(spec, PlannedKimi | PlannedBailing | Qwen3NextSpec):
         if device != "cpu" and (block_size or 0) % SMALLEST_BLOCK:
             raise InvalidInputError(
                 f"block_size={block_size}",
@@ -307,6 +324,9 @@ def rotary_tables(spec: ModelSpec) -> tuple[int, int]:
         return 1, spec.text.rotary_dim
     if isinstance(spec, PlannedKimi):
         return 0, 0
+    if isinstance(spec, PlannedBailing):
+        # Those of latent and of lightning attention, side by side.
+        return 1, spec.text.qk_rope_head_dim + spec.rotated
     if isinstance(spec, Qwen3NextSpec):
         return 1, spec.rotary_dim
     if isinstance(spec, PlannedDense):
@@ -369,9 +389,7 @@ def has_int8_latents(
         device: a key of the cache table.
         cache_dtype: ``"family"`` or ``"model"``, as in ``additional_config``.
     """
-    if isinstance(spec, PlannedDense | DeepseekV4Spec | Qwen3NextSpec):
-        return False
-    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi):
+    if not isinstance(spec, DeepseekV3Spec):
         return False
     sparse = _architecture(spec).sparse
     return wants_int8_latents(described, cache_dtype, sparse=sparse, family=device)

@@ -98,8 +98,8 @@ def token_bytes(spec: Qwen3NextSpec, ranks: int, hidden: int, itemsize: int) -> 
     return 3 * hidden + max(full, linear, dense)
 
 
-def check_format(weight_format: str) -> None:
-    """Refuse weights of eight bits.
+def check_format(weight_format: str, model: str = "Qwen3-Next") -> None:
+    """Refuse weights of eight bits, for a model of vLLM's own.
 
     Raises:
         InvalidInputError: another format than the model's dtype.
@@ -107,7 +107,6 @@ def check_format(weight_format: str) -> None:
     if weight_format != "model":
         raise InvalidInputError(
             f"weight format '{weight_format}'",
-            "Qwen3-Next is served by vLLM's own model, whose quantised products have no kernels "
-            "here",
+            f"{model} is served by vLLM's own model, whose quantised products have no kernels here",
             "Leave --weight-format at auto, or set it to model.",
         )

@@ -25,6 +25,7 @@ from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_models_deepseek.deepseek_v32.config import DeepseekV32Spec
 from ascend_ops_core.devices import DeviceFacts
 
+from ascend_vllm_plugin.planning.bailing import PlannedBailing
 from ascend_vllm_plugin.planning.block_pool import CacheGroup
 from ascend_vllm_plugin.planning.captures import CapturePlan
 from ascend_vllm_plugin.planning.dense import PlannedDense
@@ -220,7 +221,7 @@ def _attention_bytes(
         return 0
     if facts is None or isinstance(spec, Qwen3NextSpec):
         return total
-    if isinstance(spec, PlannedKimi):
+    if isinstance(spec, PlannedKimi | PlannedBailing):
         text = spec.text
         return total + latent_layer_bytes(
             facts,
@@ -257,7 +258,7 @@ def _token_bytes(shape: Shape) -> int:
         return _latent_token_bytes(shape, spec, heads)
     if isinstance(spec, PlannedDense):
         return spec.token_bytes(shape.layout.tensor, shape.hidden, item)
-    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi | Qwen3NextSpec):
+    if isinstance(spec, PlannedMiniMaxM3 | PlannedKimi | PlannedBailing | Qwen3NextSpec):
         if isinstance(spec, Qwen3NextSpec):
             widest = token_bytes(spec, shape.layout.tensor, shape.hidden, item)
         else:

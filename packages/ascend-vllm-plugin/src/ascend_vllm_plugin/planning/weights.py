@@ -17,6 +17,7 @@ from ascend_ops_core.checkpoint.table import TensorRule
 from ascend_ops_core.errors import InvalidInputError
 from ascend_ops_core.quantized_weights import QuantizationResolver
 
+from ascend_vllm_plugin.planning.bailing import PlannedBailing
 from ascend_vllm_plugin.planning.dense import PlannedDense
 from ascend_vllm_plugin.planning.models import (
     ModelShard,
@@ -58,12 +59,15 @@ _PROJECTION = re.compile(r"\.attn\.wo_[ab]\.weight$")
 _MXFP8_BLOCK = 32  # values that share a scale of one byte
 _PARTS = (
     (VISION, "vision tower"),
-    (re.compile(r"^(language_model\.)?(model\.embed_tokens|embed)\."), "embedding"),
+    (
+        re.compile(r"^(language_model\.)?(model\.(embed_tokens|word_embeddings)|embed)\."),
+        "embedding",
+    ),
     (re.compile(r"^(language_model\.)?(lm_)?head\."), "output head"),
     (re.compile(r"(attention|mlp|attn)_res_(norm|proj)\."), "attention residuals"),
     (re.compile(r"attn\.index(er\.|_)"), "indexer"),
     (re.compile(r"attn\.compressor\."), "compressor"),
-    (re.compile(r"attn\."), "attention"),
+    (re.compile(r"attn\.|\.attention\."), "attention"),
     (re.compile(r"\.mlp\.shared_expert(_gate)?\."), "shared experts"),
     (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.experts\."), "routed experts"),
     (re.compile(r"\.(ffn|mlp|block_sparse_moe)\.shared_experts\."), "shared experts"),
@@ -242,10 +246,12 @@ class _Measure:
         if kind is TensorClass.LINEAR and isinstance(self.spec, PlannedKimi):
             # Whatever a checkpoint stores, only routed experts stay so.
             kind = TensorClass.PLAIN
-        if isinstance(self.spec, Qwen3NextSpec):
-            # Norms and routers of vLLM's own model have its dtype.
-            check_format(self.weight_format)
-            kind = TensorClass.CONTROL if name.endswith("A_log") else TensorClass.PLAIN
+        if isinstance(self.spec, Qwen3NextSpec | PlannedBailing):
+            # Norms of vLLM's own models have their dtype, and so have Qwen3-Next's routers.
+            ling = isinstance(self.spec, PlannedBailing)
+            check_format(self.weight_format, "Ling 2.5" if ling else "Qwen3-Next")
+            control = ".mlp.gate." in name if ling else name.endswith("A_log")
+            kind = TensorClass.CONTROL if control else TensorClass.PLAIN
         return tensor_bytes(kind, shape, self.dtype, self.weight_format)
 
 

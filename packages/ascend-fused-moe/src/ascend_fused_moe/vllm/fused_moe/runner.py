@@ -41,6 +41,10 @@ class AscendFusedMoERunner(MoERunner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._take()
+
+    def _take(self) -> None:
+        """Make what the routed part needs, or refuse the layer."""
         self._check()
         config = self.moe_config
         self.ascend_router = router_of_vllm(self.router)
