@@ -37,8 +37,12 @@ def caches_of(groups: int = 1) -> Any:
         block_size=BLOCK, num_kv_heads=LAYERS, head_size=HIDDEN, dtype=torch.float32
     )
     rows = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=torch.float32)
-    specs = [rows, *[states] * groups]
-    return SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=one) for one in specs])
+    given = [(rows, ["model.layers.0.attn"]), *[(states, ["cache_only_layers.2"])] * groups]
+    return SimpleNamespace(
+        kv_cache_groups=[
+            SimpleNamespace(kv_cache_spec=spec, layer_names=names) for spec, names in given
+        ]
+    )
 
 
 @pytest.fixture
@@ -133,6 +137,14 @@ def test_what_cannot_be_written_is_refused_at_start(tmp_path: Path) -> None:
     given = SimpleNamespace(rejection_sample_method="standard", method="extract_hidden_states")
     config: Any = config_of(None)
     config.speculative_config, config.additional_config = given, {}
+    config.model_config = SimpleNamespace(is_hybrid=True)
+    config.cache_config = SimpleNamespace(enable_prefix_caching=False)
+    with pytest.raises(InvalidInputError, match="shared_storage_path"):
+        check_speculation(config)
+    config.cache_config.enable_prefix_caching = True
+    with pytest.raises(InvalidInputError, match="enable_prefix_caching=True"):
+        check_speculation(config)
+    config.model_config.is_hybrid = False
     with pytest.raises(InvalidInputError, match="shared_storage_path"):
         check_speculation(config)
 
@@ -140,9 +152,20 @@ def test_what_cannot_be_written_is_refused_at_start(tmp_path: Path) -> None:
 def test_states_in_one_group_with_keys_and_values(tmp_path: Path) -> None:
     """Of which vLLM tells a scheduler one layer's alone."""
     rows = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
-    caches: Any = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=rows)])
-    made = AscendHiddenStatesConnector(config_of(tmp_path), 0, caches)  # type: ignore[arg-type]
-    assert (made.group, made.block_size) == (0, BLOCK)
+    names = ["model.layers.0.attn", "cache_only_layers.2"]
+    group = SimpleNamespace(kv_cache_spec=rows, layer_names=names)
+    for before in ([], caches_of(0).kv_cache_groups):
+        caches: Any = SimpleNamespace(kv_cache_groups=[*before, group])
+        made = AscendHiddenStatesConnector(config_of(tmp_path), 0, caches)  # type: ignore[arg-type]
+        assert (made.group, made.block_size) == (len(before), BLOCK)
+
+
+def test_upstream_still_names_its_layer_so() -> None:
+    import inspect
+
+    from vllm.model_executor.models import extract_hidden_states as upstream
+
+    assert 'f"cache_only_layers.{' in inspect.getsource(upstream)
 
 
 def test_another_method_keeps_no_states(tmp_path: Path) -> None:

@@ -22,13 +22,15 @@ from ascend_vllm_plugin.planning.advice import advice, notes, refusal
 from ascend_vllm_plugin.planning.plan import Plan, make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import ModelSource, dtype_of, read_model, weight_format_of
-from ascend_vllm_plugin.planning.weights import (
-    Layout,
+from ascend_vllm_plugin.planning.tensor_sizes import (
     TensorClass,
     WeightFormat,
-    parameters,
     tensor_bytes,
     tensor_class,
+)
+from ascend_vllm_plugin.planning.weights import (
+    Layout,
+    parameters,
     weights_by_part,
 )
 from hypothesis import given, settings

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from ascend_models_deepseek.testing.original_names import is_control_tensor
+from ascend_models_deepseek.testing.quantized_v4 import quantise_checkpoint
 from ascend_models_kimi.testing import (
     K3_SPECS,
     TinyK3DSparkSpec,
@@ -357,6 +359,23 @@ def test_deepseek_v4_s_draft_is_counted_and_checked(tmp_path: Path) -> None:
         plan(QWEN3, draft=inside, speculative_tokens=2)
     (problem,) = check_checkpoint(DEMO, Speculation("dspark", 5, QWEN3)).problems
     assert "model_type='qwen3'" in problem
+
+
+def test_a_quantised_draft_of_deepseek_v4_is_counted_as_it_is_stored(tmp_path: Path) -> None:
+    both, stored = joined(DEMO, tmp_path / "both"), tmp_path / "quantised"
+    quantise_checkpoint(both, stored, tmp_path / "dequantised", "flash")
+    inside = Speculation("dspark", 5)
+    assert check_checkpoint(stored, inside).problems == []
+    expected = 0
+    for name, (shape, dtype) in read_headers(stored).items():
+        if not name.startswith("mtp."):
+            continue
+        size = dtype.itemsize
+        if dtype in (torch.bfloat16, torch.float32):
+            wide = len(shape) == 1 or is_control_tensor(name) or "confidence" in name
+            size = 4 if wide else 2
+        expected += torch.Size(shape).numel() * size
+    assert plan(stored, draft=inside, speculative_tokens=5).weights["draft"] == expected
 
 
 def test_the_command_checks_a_draft() -> None:

@@ -100,13 +100,16 @@ class K3Oracle:
         ]
 
     @oracle_run()
-    def streams(self, ids: Sequence[int]) -> list[list[torch.Tensor]]:
+    def streams(
+        self, ids: Sequence[int], embedded: dict[int, torch.Tensor] | None = None
+    ) -> list[list[torch.Tensor]]:
         """Return of every token the running sums `[hidden]` in front of and behind all layers."""
-        memories = self._memories()
+        memories, given = self._memories(), embedded or {}
         found: list[list[torch.Tensor]] = []
-        for one in ids:
+        for i, one in enumerate(ids):
             found.append([])
-            self._token(self._embedding(one), memories, found[-1])
+            row = given[i].double() if i in given else self._embedding(one)
+            self._token(row, memories, found[-1])
         return found
 
     @oracle_run()

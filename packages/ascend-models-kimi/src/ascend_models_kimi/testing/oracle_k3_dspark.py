@@ -41,16 +41,23 @@ class K3DSparkOracle:
         stored = load_file(Path(directory) / "model.safetensors")
         self.tensors = {name: tensor.double() for name, tensor in stored.items()}
 
-    def speculate(self, prompt: Sequence[int], said: Sequence[int], width: int) -> Rounds:
+    def speculate(
+        self,
+        prompt: Sequence[int],
+        said: Sequence[int],
+        width: int,
+        embedded: dict[int, torch.Tensor] | None = None,
+    ) -> Rounds:
         """Draft `width` tokens a round behind a greedy continuation that is known.
 
         Args:
             prompt: Of the request.
             said: What the target says, at least `width` tokens more than are generated.
             width: Drafts of a round.
+            embedded: Embeddings that stand in the place of the prompt's tokens, by position.
         """
         whole, rounds = [*prompt, *said], Rounds()
-        streams = self.target.streams(whole)
+        streams = self.target.streams(whole, embedded)
         context = [self.context(rows) for rows in streams]
         # The first round comes behind the prompt, when the first token is known.
         known = len(prompt)

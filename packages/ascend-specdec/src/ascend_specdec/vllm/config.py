@@ -56,9 +56,20 @@ def check_speculation(vllm_config: VllmConfig) -> None:
 
 
 def _check_connector(vllm_config: VllmConfig) -> None:
-    """Refuse vLLM's example, whose streams and pinned memory are those of CUDA, or no folder."""
+    """Refuse vLLM's example, whose streams and pinned memory are those of CUDA, or no folder.
+
+    And prefixes beside recurrent states: vLLM 0.27.1 keeps hidden states in blocks of as many
+    tokens as its page of a state holds, and its search for prefixes takes no such blocks.
+    """
     from ascend_specdec.vllm.hidden_states import CONNECTOR, folder_of
 
+    if vllm_config.model_config.is_hybrid and vllm_config.cache_config.enable_prefix_caching:
+        raise InvalidInputError(
+            "method='extract_hidden_states' with enable_prefix_caching=True",
+            "beside recurrent states vLLM keeps hidden states in blocks that share no length with "
+            "those by which it finds prefixes",
+            "Set enable_prefix_caching=False (--no-enable-prefix-caching).",
+        )
     transfer = vllm_config.kv_transfer_config
     connector = None if transfer is None else transfer.kv_connector
     if connector == CONNECTOR:

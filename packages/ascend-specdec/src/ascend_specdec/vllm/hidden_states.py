@@ -26,7 +26,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
-from vllm.v1.kv_cache_interface import HiddenStateCacheSpec, KVCacheConfig
+from vllm.v1.kv_cache_interface import KVCacheConfig
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -37,6 +37,8 @@ __all__ = ["CONNECTOR", "AscendHiddenStatesConnector", "read_hidden_states", "re
 
 CONNECTOR = "AscendHiddenStatesConnector"
 FOLDER_KEY = "shared_storage_path"
+_LAYER = "cache_only_layers."
+"""In the name of the layer that vLLM keeps the states with."""
 
 
 @dataclass(frozen=True)
@@ -243,19 +245,16 @@ def _group_of(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> tuple[
             "the method extract_hidden_states alone keeps hidden states",
             "Set it, or leave the connector out.",
         )
-    groups = kv_cache_config.kv_cache_groups
-    if len(groups) == 1:
-        # With pages of as many tokens one group holds all layers, of which a scheduler knows one.
-        return 0, groups[0].kv_cache_spec.block_size
+    # Of a group whose layers differ a scheduler knows the kind of one; it has all of their names.
     found = [
         (number, group.kv_cache_spec.block_size)
-        for number, group in enumerate(groups)
-        if isinstance(group.kv_cache_spec, HiddenStateCacheSpec)
+        for number, group in enumerate(kv_cache_config.kv_cache_groups)
+        if any(_LAYER in name for name in group.layer_names)
     ]
     if len(found) != 1:
         raise InvalidInputError(
-            f"{len(found)} groups of caches with hidden states among {len(groups)}",
-            f"{CONNECTOR} finds them by a group of their own",
-            "Serve a model whose caches are keys and values.",
+            f"{len(found)} groups of caches with a layer {_LAYER!r}",
+            "vLLM's extract_hidden_states has one, which holds the hidden states",
+            "Serve with vLLM 0.27.1.",
         )
     return found[0]

@@ -45,8 +45,7 @@ __all__ = [
     "read_draft",
 ]
 
-_FLOAT32 = 4
-_INDEX = 8
+_FLOAT32, _INDEX = 4, 8
 
 _ARCHITECTURES = {
     "eagle3": EAGLE3,
@@ -92,7 +91,7 @@ class Speculation:
             raise InvalidInputError(
                 f"method {self.method!r} with a model", _OWN_CHECKPOINT, "Leave 'model' out."
             )
-        if self.method != "dspark" and self.method in _ARCHITECTURES:
+        if self.method in ("eagle3", "medusa", "dflash"):
             self.own_model()
 
     def own_model(self) -> Path:
@@ -347,8 +346,7 @@ def _layers(
     config: Mapping[str, Any], stored: Headers | None, target: DraftTarget, step: Step
 ) -> PlannedDraft:
     """A draft with layers of its own, which reads hidden states of the target."""
-    item, hidden = target.dtype.itemsize, config["hidden_size"]
-    streams = streams_of(config)
+    item, hidden, streams = target.dtype.itemsize, config["hidden_size"], streams_of(config)
     weights = layer_bytes(config, stored, streams=streams, ranks=target.ranks, itemsize=item)
     heads, width = heads_of(config)
     cache = key_value_cache(
