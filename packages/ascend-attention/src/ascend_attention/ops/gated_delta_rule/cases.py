@@ -228,7 +228,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("fresh", _fresh_nan),
         Case(
             "normalized",
-            lambda new: _chunk(new, [40], (1, 2), (24, 20), channels=True, normalize=True),
+            lambda new: _chunk(new, [40], (2, 2), (24, 20), channels=True, normalize=True),
         ),
         Case(
             "bfloat16",
