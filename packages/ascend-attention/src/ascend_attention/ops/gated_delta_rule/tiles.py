@@ -13,12 +13,17 @@ SMALLEST = 16
 """The smallest side of a product that the matrix unit takes."""
 
 _MOST_VALUES = 64
+_MOST_CHUNKS = 4
 
 
-def columns_of_sums(facts: DeviceFacts, columns: int) -> int:
-    """Columns of decays that are summed together: loaded, summed and stored in float32."""
-    most = max(next_power_of_two(columns), SMALLEST)
-    return block_of(facts, streamed=8 * CHUNK, local=8 * CHUNK, minimum=SMALLEST, maximum=most)
+def columns_of_sums(facts: DeviceFacts, columns: int) -> tuple[int, int]:
+    """Columns of decays that are summed together, and chunks where a chunk has few of them.
+
+    Decays are loaded and stored in float32; sums are made where they are stored from.
+    """
+    fit = block_of(facts, streamed=8 * CHUNK, minimum=SMALLEST)
+    block = min(max(next_power_of_two(columns), SMALLEST), fit)
+    return block, min(fit // block, _MOST_CHUNKS)
 
 
 def rows_of_a_state(facts: DeviceFacts, padded: int, height: int, pairs: int, itemsize: int) -> int:
@@ -44,11 +49,24 @@ def values_of_a_pass(facts: DeviceFacts, height: int, pairs: int) -> int:
     return taken
 
 
+def heads_of_tokens(facts: DeviceFacts, heads: int, padded: int, itemsize: int) -> int:
+    """Heads of which a block of tokens is decayed channel by channel together.
+
+    Keys and sums come in; keys, the decayed ones, and their products live in float32.
+    """
+    width = BLOCK * padded
+    most = tile_rows(
+        facts, width, streamed=itemsize + 4, local=16, maximum=next_power_of_two(heads)
+    )
+    return math.gcd(heads, most)
+
+
 def heads_of_blocks(facts: DeviceFacts, heads: int) -> int:
     """Heads whose blocks on the diagonal are inverted together: a divisor of all.
 
-    Of a block its inverse, a product, and what is spread for it live at the same time.
+    Of each half of a block its rows of the inverse live, of one of them also a product, and what
+    is spread for it, at the same time.
     """
     block = BLOCK * BLOCK
-    most = tile_rows(facts, block, streamed=4, local=12, maximum=next_power_of_two(heads))
+    most = tile_rows(facts, block, local=16, streamed=0, maximum=next_power_of_two(heads))
     return math.gcd(heads, most)
