@@ -75,7 +75,8 @@ class BlockDraftProposer(SpecDecodeBaseProposer):
         """Sort the draft's layers by their group of caches, their backend and causality.
 
         Raises:
-            InvalidInputError: a backend that cannot let a query see those behind it.
+            InvalidInputError: a backend that cannot let a query see those behind it, or a layer
+                that is in no group.
         """
         layers = get_layers_from_vllm_config(
             self.vllm_config,
@@ -100,6 +101,13 @@ class BlockDraftProposer(SpecDecodeBaseProposer):
                 if isinstance(spec, UniformTypeKVCacheSpecs):
                     spec = spec.kv_cache_specs[name]
                 found[key] = AttentionGroup(backend, [name], spec, gid)
+        sorted_in = {name for group in found.values() for name in group.layer_names}
+        if left_out := sorted(self._draft_attn_layer_names - sorted_in):
+            raise InvalidInputError(
+                f"layers of the draft in no group of caches: {', '.join(left_out)}",
+                "each of them reads the block table of its own group",
+                "Serve with vLLM 0.27.1.",
+            )
         sizes = kernel_block_sizes or []
         self.groups = list(found.items())
         self.draft_attn_groups = [group for _, group in self.groups]
