@@ -56,7 +56,8 @@ kernels of theirs mask behind `torch.topk` (`_mask_prefill_topk_indices_kernel`,
 `_mask_decode_topk_indices_kernel`, and on A5 `_topk_index_mask_invalid_prefill_kernel` and
 `_topk_index_mask_invalid_kernel`), which our selection does not choose;
 `_prefill_index_score_prepare_for_topk_kernel` of A5, which goes with `_index_block_score_kernel`,
-which does not compile for A2; and `dsa_cp.build_local_metadata_triton`.
+which does not compile for A2; `dsa_cp.build_local_metadata_triton`; and `fla.chunk_delta_hupdate`,
+which multiplies what chunks do to a state, for ranks that share a prompt.
 
 """
 _COLUMNS = ("UB KiB", "vector + cube", "GM KiB", "sync", "scalar")

@@ -165,8 +165,8 @@ def products(
 
     Returns:
         The sums, like ``decay``, and ``-A`` and ``P`` of :mod:`..chunked`, ``[T, H, CHUNK]``.
-        ``P`` is zero above the diagonal. ``A`` is not written there, but for blocks on the
-        diagonal, in which it is zero from the diagonal on.
+        ``P``, in the keys' dtype, is zero above the diagonal. ``A`` is not written there, but for
+        blocks on the diagonal, in which it is zero from the diagonal on.
     """
     tokens, heads = decay.shape[:2]
     width, device = key.shape[2], key.device
@@ -188,7 +188,7 @@ def products(
     shape = (tokens, heads, CHUNK)
     system = torch.empty(shape, dtype=torch.float32, device=device)
     # The kernel goes block by block and leaves out what lies above the diagonal.
-    inner = torch.zeros(shape, dtype=torch.float32, device=device)
+    inner = torch.zeros(shape, dtype=key.dtype, device=device)
     units = table.shape[0] * heads * (CHUNK // BLOCK)
     arguments = {
         "query_ptr": query,
