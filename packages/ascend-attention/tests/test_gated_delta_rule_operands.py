@@ -23,8 +23,7 @@ pytestmark = pytest.mark.interpreter
 
 LENGTHS = (0, 1, 15, 16, 17, 63, 64, 65, 130, 1000)
 WIDTH, HEIGHT = 128, 32
-RATIOS = {"usual": 0.005, "steep": 0.005, "beta 1": 0.005, "keys alike": 0.0075}
-"""With keys alike a value is the difference of larger ones, of which each is rounded."""
+RATIO = 0.005
 
 
 def tokens_of(
@@ -58,7 +57,7 @@ def compared(
     return [out, state, right, exact]
 
 
-@pytest.mark.parametrize("kind", RATIOS)
+@pytest.mark.parametrize("kind", ["usual", "steep", "beta 1", "keys alike"])
 @pytest.mark.parametrize("channels", [False, True], ids=["head", "channels"])
 def test_bfloat16_operands(channels: bool, kind: str) -> None:
     """Usual inputs in one ragged batch, others as a prompt; float32 is in the operator's cases."""
@@ -72,6 +71,6 @@ def test_bfloat16_operands(channels: bool, kind: str) -> None:
     assert_close(state, exact, operands=torch.bfloat16, scale=3)
     for actual, wanted in ((out, right), (state[1:-1], exact[1:-1])):
         error = (actual.double() - wanted).square().mean().sqrt()
-        assert error <= RATIOS[kind] * wanted.square().mean().sqrt()
+        assert error <= RATIO * wanted.square().mean().sqrt()
     for untouched in (0, len(lengths) + 1):
         assert torch.equal(state[untouched], start[untouched])
