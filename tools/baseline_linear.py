@@ -25,6 +25,11 @@ _INVERTED = (
     "blocks of a chunk, count once as well"
 )
 _SCALAR_SUMS = "the scalar sums in their package kda are the same kernel"
+_STATES = (
+    "U is not made by ours, whose last kernel multiplies the inverse with values and takes from "
+    "that, before rounding, what the state says; the chunk of a request, with its state read "
+    "before and written behind it, on both sides"
+)
 
 LINEAR_ROWS: tuple[Work, ...] = (
     Work(
@@ -185,6 +190,36 @@ LINEAR_ROWS: tuple[Work, ...] = (
         per_rows,
         looped=False,
         kernel="_kda_kernel",
+        package=ATTENTION,
+    ),
+    Work(
+        "fla.wy_fast, fla.chunk_delta_h, fla.chunk_o",
+        "W and U, states and outputs from the inverse on, a head of 128 by 128",
+        _CHUNK,
+        1.0,
+        "chunk_gated_delta_rule",
+        chunk_inputs((16, 32), channels=False),
+        lambda constants: 1.0,
+        passes=(
+            Passes("_inner_kernel", 1 / 2),
+            Passes("_operands_kernel", 1.0),
+            Passes("_pass_kernel", 1.0),
+        ),
+        remark=f"{_STATES}; products of queries and keys are made in `fla.chunk_o` and in "
+        "`_inner_kernel`, which has them for both value heads of a key head",
+        package=ATTENTION,
+    ),
+    Work(
+        "kda.kda.recompute_w_u_fwd_kernel, kda.chunk_delta_h, kda.kda.chunk_gla_fwd_kernel_o",
+        "the same with decays of channels, products of queries and keys given",
+        _CHUNK,
+        1.0,
+        "chunk_gated_delta_rule",
+        chunk_inputs((32, 32), channels=True),
+        lambda constants: 1.0,
+        passes=(Passes("_operands_kernel", 1.0), Passes("_pass_kernel", 1.0)),
+        remark=f"{_STATES}; a pass of theirs over states and one over outputs has half of the "
+        "values, and their loops over halves of the keys count once",
         package=ATTENTION,
     ),
     Work(

@@ -55,9 +55,10 @@ A ratio above 1 (in bold) is one in which ours is worse.
 Not in a table, for want of a kernel of ours that does the same work alone: what MiniMax-M3's
 kernels of theirs mask behind `torch.topk` (`_mask_prefill_topk_indices_kernel`,
 `_mask_decode_topk_indices_kernel`, and on A5 `_topk_index_mask_invalid_prefill_kernel` and
-`_topk_index_mask_invalid_kernel`), which our selection, a single kernel, does not choose; and
+`_topk_index_mask_invalid_kernel`), which our selection, a single kernel, does not choose;
 `dsa_cp.build_local_metadata_triton`, which cuts a step's tokens between ranks: ours share contexts,
-and find their rows with torch's operators.
+and find their rows with torch's operators; and `fla.chunk_delta_hupdate`, which multiplies what
+chunks do to a state, for ranks that share a prompt.
 
 """
 _A5_HEAD = """

@@ -243,7 +243,13 @@ CASES: dict[str, tuple[Case, ...]] = {
                 beta=BF16, fresh=[3], padding=1, normalize=True,
             ),
         ),
-        Case("half", lambda new: _chunk(new, [20], (1, 2), _V, dtype=F16, beta=F16)),
+        Case(
+            "half",
+            lambda new: _chunk(
+                new, [20, 1, 0, 66, 3, 1, 2, 5], (2, 4), (16, 72), dtype=F16, beta=F16
+            ),
+            operands=F16,
+        ),
         Case(
             "qwen3_next",
             lambda new: _chunk(

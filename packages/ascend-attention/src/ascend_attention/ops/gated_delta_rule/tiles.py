@@ -16,6 +16,11 @@ _MOST_VALUES = 64
 _MOST_CHUNKS = 4
 
 
+def smallest_of(itemsize: int) -> int:
+    """The smallest side of a state that is an operand: A5's compiler fails on 16 of 16 bits."""
+    return SMALLEST if itemsize == 4 else 2 * SMALLEST
+
+
 def columns_of_sums(facts: DeviceFacts, columns: int) -> tuple[int, int]:
     """Columns of decays that are summed together, and chunks where a chunk has few of them.
 
@@ -41,12 +46,20 @@ def rows_of_a_state(facts: DeviceFacts, padded: int, height: int, pairs: int, it
     )
 
 
-def values_of_a_pass(facts: DeviceFacts, height: int, pairs: int) -> int:
-    """Rows of a head's state that go through the chunks together; fewer to occupy all cores."""
-    taken = min(max(next_power_of_two(height), SMALLEST), _MOST_VALUES)
-    while taken > SMALLEST and pairs * -(-height // taken) < facts.cube_cores:
+def values_of_a_pass(facts: DeviceFacts, height: int, pairs: int, itemsize: int) -> tuple[int, int]:
+    """Rows of a head's state that go through the chunks together; fewer to occupy all cores.
+
+    Returns:
+        Rows of a part, and how many parts a program has, which share what it reads of a chunk. Two
+        need operands of 16 bits: with the state, what it loses and the operand that is made of it
+        they take ten bytes for an element of 128 by 128.
+    """
+    smallest = smallest_of(itemsize)
+    taken = min(max(next_power_of_two(height), smallest), _MOST_VALUES)
+    while taken > smallest and pairs * -(-height // taken) < facts.cube_cores:
         taken //= 2
-    return taken
+    halves = height > taken and pairs * -(-height // (2 * taken)) >= facts.cube_cores
+    return taken, 2 if halves and itemsize == 2 else 1
 
 
 def heads_of_tokens(facts: DeviceFacts, heads: int, padded: int, itemsize: int) -> int:

@@ -176,7 +176,7 @@ def channel_products(
     shape = (tokens, heads, CHUNK)
     system = torch.empty(shape, dtype=torch.float32, device=key.device)
     # The kernels leave out what lies above the blocks on the diagonal.
-    inner = torch.zeros(shape, dtype=torch.float32, device=key.device)
+    inner = torch.zeros(shape, dtype=key.dtype, device=key.device)
     padded = max(next_power_of_two(width), SMALLEST)
     arguments = {
         "query_ptr": query,

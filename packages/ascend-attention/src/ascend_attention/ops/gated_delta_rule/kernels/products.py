@@ -77,8 +77,8 @@ def products(
 
     Returns:
         The sums, like ``decay``, and ``-A`` and ``P`` of :mod:`..chunked`, ``[T, H, CHUNK]``.
-        ``P`` is zero above the diagonal. ``A`` is not written there, but for blocks on the
-        diagonal, in which it is zero from the diagonal on.
+        ``P``, in the keys' dtype, is zero above the diagonal. ``A`` is not written there, but for
+        blocks on the diagonal, in which it is zero from the diagonal on.
     """
     columns = decay[0].numel()
     block, taken = columns_of_sums(current_facts(), columns)
