@@ -102,7 +102,7 @@ def test_rows_for_tokens(width: int, dtype: torch.dtype) -> None:
 
 def test_product_without_avx512() -> None:
     program = (
-        "import torch, test_cpu_tiles as t\n"
+        "import torch, test_cpu_columns as columns, test_cpu_tiles as t\n"
         "from numba.core.registry import cpu_target\n"
         "assert '+avx512f' not in cpu_target.target_context.codegen().magic_tuple()[2]\n"
         "assert not t.multiplies_bf16()\n"
@@ -110,6 +110,7 @@ def test_product_without_avx512() -> None:
         "    for width in (7, 16, 50):\n"
         "        for dtype in (torch.float32, torch.bfloat16):\n"
         "            t.check(tokens, 13, width, dtype)\n"
+        "        columns.check(2 * tokens, 13, width)\n"
         "assert t.tiled_product.signatures\n"
     )
     done = subprocess.run(

@@ -33,7 +33,8 @@ _SECOND_LEVEL = 2
 _F32, _I32, _I8 = ir.FloatType(), ir.IntType(32), ir.IntType(8)
 
 
-def _lanes(context: Any) -> int:
+def lanes_of(context: Any) -> int:
+    """Floats of a vector, while a kernel is compiled."""
     # What the kernel is compiled for, which users may lower, not what the CPU has.
     return 16 if "+avx512f" in context.codegen().magic_tuple()[2] else 8
 
@@ -43,7 +44,7 @@ def panel_rows(typingctx: Any) -> Any:
     """Weight rows of a panel."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return context.get_constant(types.int64, _VECTORS * _lanes(context))
+        return context.get_constant(types.int64, _VECTORS * lanes_of(context))
 
     return types.int64(), codegen
 
@@ -53,7 +54,7 @@ def panel_tokens(typingctx: Any) -> Any:
     """Tokens of a tile."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return context.get_constant(types.int64, _TOKENS[_lanes(context)])
+        return context.get_constant(types.int64, _TOKENS[lanes_of(context)])
 
     return types.int64(), codegen
 
@@ -63,15 +64,17 @@ def panel_heads(typingctx: Any) -> Any:
     """Heads of a tile."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return context.get_constant(types.int64, _HEADS[_lanes(context)])
+        return context.get_constant(types.int64, _HEADS[lanes_of(context)])
 
     return types.int64(), codegen
 
 
 @intrinsic
-def _lane_count(typingctx: Any) -> Any:
+def lane_count(typingctx: Any) -> Any:
+    """Floats of a vector."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return context.get_constant(types.int64, _lanes(context))
+        return context.get_constant(types.int64, lanes_of(context))
 
     return types.int64(), codegen
 
@@ -88,7 +91,7 @@ def _transpose(
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        lanes = _lanes(context)
+        lanes = lanes_of(context)
         source = context.make_array(signature.args[0])(context, builder, args[0])
         numbers = context.make_array(signature.args[1])(context, builder, args[1]).data
         target = context.make_array(signature.args[5])(context, builder, args[5]).data
@@ -138,7 +141,7 @@ def _make(tokens_of: dict[int, int], fetches: bool) -> Callable[..., None]:
         out: Any, at: Any, weight: Any, soon: Any,
     ) -> Any:  # fmt: skip
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            lanes = _lanes(context)
+            lanes = lanes_of(context)
             tokens = tokens_of[lanes]
 
             def pointer(array: int, first: int) -> Any:
@@ -223,7 +226,7 @@ def packed_floats(count):  # type: ignore[no-untyped-def]
 @njit(fastmath=FASTMATH, cache=True)
 def _pack(rows, places, first, last, begin, end, held, out, start):  # type: ignore[no-untyped-def]
     """Pack columns of up to a vector of rows, ``first`` to ``last`` of ``places``."""
-    lanes = _lane_count()
+    lanes = lane_count()
     k = begin
     # A vector of more than the tile's tokens ends in the next column, which is written later.
     columns = lanes if held >= lanes else lanes + 1
@@ -273,7 +276,7 @@ def _pack_panel(w, first, count, begin, end, numbers, out):  # type: ignore[no-u
     held = panel_rows()
     for i in range(held):
         numbers[i] = first + min(i, count - 1)
-    for offset in range(0, held, _lane_count()):
+    for offset in range(0, held, lane_count()):
         _pack(w, numbers, offset, held - 1, begin, end, held, out, offset)
 
 

@@ -14,7 +14,7 @@ import functools
 import numpy as np
 import torch
 from ascend_ops_core.cpu_apart import apart
-from ascend_ops_core.cpu_numeric import FASTMATH, array_at, exp_f32, narrow, widen
+from ascend_ops_core.cpu_numeric import FASTMATH, array_at, narrow, widen
 from ascend_ops_core.cpu_tasks import no_task_taken, take_task, task_done, wait_for_tasks
 from ascend_ops_core.cpu_tiles import (
     TILE_TOKENS,
@@ -29,7 +29,14 @@ from ascend_ops_core.cpu_tiles import (
 from ascend_ops_core.ops.linear.cpu import native_bf16
 from numba import njit, prange
 
+from ascend_fused_moe.ops.experts.cpu_activation import gated
 from ascend_fused_moe.ops.experts.cpu_by_torch import with_torch
+from ascend_fused_moe.ops.experts.cpu_columns import (
+    add_rows,
+    column_blocks,
+    column_room,
+    fill_columns,
+)
 from ascend_fused_moe.ops.experts.cpu_pairs import everyone, group, owners
 
 # Mean (token, expert) pairs per expert from which torch's bfloat16 products are faster.
@@ -44,6 +51,8 @@ _LEAST_PAIRS = 24
 # Bytes of a task's weight rows, beside which those of the next one fit into the second-level cache.
 _CACHED_ROWS = 5 << 17
 _ROWS, _LEAST_ROWS = 64, 16
+# Where tokens may be in panels, the next smaller number that those take without a rest.
+_PANEL_ROWS = 48
 # More than there are threads; those that find no task left cost next to nothing.
 _WORKERS = 128
 # What tells the kernel the dtype.
@@ -112,26 +121,15 @@ def fused_experts(
     return out if fits else None
 
 
-# With numpy's division, as Python's checks for zero and so keeps loops from being vectorised.
-@njit(fastmath=FASTMATH, error_model="numpy", cache=True)
-def _gated(gate, up, how):  # type: ignore[no-untyped-def]
-    """The activation in float32, of ``how``: limit, alpha, bias."""
-    limit, alpha, bias = how
-    if gate > limit:
-        gate = limit
-    if up > limit:
-        up = limit
-    elif up < -limit:
-        up = -limit
-    return gate / (np.float32(1) + exp_f32(-alpha * gate)) * (up + bias)
-
-
 @njit(cache=True)
-def _rows_of_task(size, tokens):  # type: ignore[no-untyped-def]
-    """How many rows of so many bytes a task takes, in whole cache lines of results."""
+def _rows_of_task(size, tokens, units):  # type: ignore[no-untyped-def]
+    """How many rows of so many bytes a task takes, in whole cache lines of results.
+
+    ``units`` is 0 if no block of pairs is computed in panels.
+    """
     fit = _CACHED_ROWS // max(1, size) // _LEAST_ROWS * _LEAST_ROWS
     # The last tasks of few tokens should not leave threads without one for long.
-    most = _ROWS // 2 if tokens <= _FEW_TOKENS else _ROWS
+    most = _ROWS // 2 if tokens <= _FEW_TOKENS else _PANEL_ROWS if units > 0 else _ROWS
     return min(most, max(_LEAST_ROWS, fit))
 
 
@@ -166,7 +164,7 @@ def _up(x, places, begin, end, w, gate, up, width, then, column, how, gate_up, h
             both = gate_up[i]
             target = hidden[begin + t + i]
             for d in range(width):
-                target[column + d] = narrow(hidden, _gated(both[d], both[width + d], how))
+                target[column + d] = narrow(hidden, gated(both[d], both[width + d], how))
 
 
 @njit(fastmath=FASTMATH, cache=True)
@@ -190,7 +188,7 @@ def _down(hidden, every, begin, end, w, row, width, then, of, scales, part, sums
                 target[d] += scale * part[i, d]
 
 
-_fill_columns, _add_strip = apart(_up), apart(_down)
+_fill_strip, _add_strip = apart(_up), apart(_down)
 
 
 # Tasks of the second product wait until all of the first are done: another parallel region would
@@ -215,12 +213,13 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, how, out):  # type:
             _copy_rows(x, t, t + 1, rows)
     hidden = token_rows(pairs, inter, w2)
     shared_hidden = token_rows(tokens, shared_inter, w2)
+    places, columns, units = column_blocks(starts, inter, w2)
 
-    up_size = _rows_of_task(2 * width * w13.itemsize, tokens)
+    up_size = _rows_of_task(2 * width * w13.itemsize, tokens, units)
     strips = (inter + up_size - 1) // up_size
     routed = hit * strips
     ups = routed + (shared_inter + up_size - 1) // up_size
-    down_size = _rows_of_task(inter * w2.itemsize, tokens)
+    down_size = _rows_of_task(inter * w2.itemsize, tokens, units)
     tasks = ups + (width + down_size - 1) // down_size
     taken, done = no_task_taken(), no_task_taken()
     for _ in prange(_WORKERS):
@@ -231,6 +230,7 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, how, out):  # type:
             gate_up = aligned_rows(TILE_TOKENS, 2 * up_size)
             part = aligned_rows(TILE_TOKENS, down_size)
             sums = aligned_rows(tokens, down_size)
+            room = column_room(units, width, down_size)
         while task < ups:
             if task < routed:
                 j = task // strips
@@ -241,14 +241,20 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, how, out):  # type:
                 if next_task < routed:
                     k = next_task // strips
                     then = experts[k] * 2 * inter + (next_task - k * strips) * up_size
-                _fill_columns(
-                    rows, of, starts[j], starts[j + 1], w13_rows, gate, gate + inter, n, then,
-                    first, how, gate_up, hidden,
-                )  # fmt: skip
+                if places[j] >= 0:
+                    fill_columns(
+                        x, of, j, starts, w13_rows, gate, inter, n, then, first, how, room,
+                        columns, places[j],
+                    )  # fmt: skip
+                else:
+                    _fill_strip(
+                        rows, of, starts[j], starts[j + 1], w13_rows, gate, gate + inter, n, then,
+                        first, how, gate_up, hidden,
+                    )  # fmt: skip
             else:
                 first = (task - routed) * up_size
                 n = min(shared_inter - first, up_size)
-                _fill_columns(
+                _fill_strip(
                     rows, every, 0, tokens, shared13, first, shared_inter + first, n, first, first,
                     how, gate_up, shared_hidden,
                 )  # fmt: skip
@@ -273,10 +279,16 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, how, out):  # type:
                     then = experts[j + 1] * width + first
                 elif next_task < tasks:
                     then = experts[0] * width + (next_task - ups) * down_size
-                _add_strip(
-                    hidden, every, starts[j], starts[j + 1], w2_rows, row, n, then, of, scales,
-                    part, sums,
-                )  # fmt: skip
+                if places[j] >= 0:
+                    add_rows(
+                        columns, places[j], every, j, starts, w2_rows, row, n, then, of, scales,
+                        room, sums,
+                    )  # fmt: skip
+                else:
+                    _add_strip(
+                        hidden, every, starts[j], starts[j + 1], w2_rows, row, n, then, of, scales,
+                        part, sums,
+                    )  # fmt: skip
             for t in range(tokens):
                 for d in range(n):
                     out[t, first + d] = narrow(out, sums[t, d])
