@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks import moe_reading
+
 HIDDEN, INTER = 1024, 512
 TOKENS = (1, 8, 64, 512)
 EXPERTS = (16, 128)
@@ -23,6 +25,8 @@ TOP_K = (4, 8)
 OURS = "ascend"
 PEERS = ("transformers eager", "transformers grouped_mm", "vLLM", OURS)
 
+# Has its turn among the peers, but is none.
+_READING = "reading"
 # Rounds of a cell: as many as fit into the seconds, within these bounds.
 _ROUNDS, _SECONDS = (3, 15), 1.2
 _FLUSHED = 1 << 27
@@ -57,6 +61,8 @@ class Cell:
         tokens: tokens of a call.
         weight_bytes: bytes of the weights of the experts that a call visits, mean of the rounds.
         seconds: of every round, by peer.
+        reading: seconds of every round for reading the weights of the visited experts once and
+            nothing else, by as many threads; empty in runs that did not measure it.
         errors: largest difference from ours over the largest output, by peer.
         refused: why a peer does not run, by peer.
     """
@@ -67,6 +73,7 @@ class Cell:
     tokens: int
     weight_bytes: float = 0.0
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    reading: list[float] = field(default_factory=list)
     errors: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -90,17 +97,19 @@ def measure(dtypes: list[str], experts: list[int], report: Callable[[str], None]
     with torch.inference_mode():
         for name in dtypes:
             for number in experts:
-                peers, refused = _peers(getattr(torch, name), number)
+                weights = _weights(getattr(torch, name), number)
+                peers, refused = _peers(*weights)
+                read = moe_reading.reader(*weights)
                 for top_k in TOP_K:
                     for tokens in TOKENS:
                         cell = Cell(name, number, top_k, tokens, refused=refused)
-                        _fill(cell, peers)
+                        _fill(cell, peers, read)
                         report(f"{name} {number} experts, top {top_k}, {tokens} tokens")
                         cells.append(cell)
     return cells
 
 
-def _fill(cell: Cell, peers: dict[str, Run]) -> None:
+def _fill(cell: Cell, peers: dict[str, Run], read: Callable[..., None]) -> None:
     generator = torch.Generator().manual_seed(cell.tokens * 1000 + cell.top_k)
     other = np.ones(_FLUSHED // 4, dtype=np.float32)
     first = _routing(cell, generator)
@@ -113,9 +122,11 @@ def _fill(cell: Cell, peers: dict[str, Run]) -> None:
     }
     if max(cell.errors.values()) > _TOLERANCE[getattr(torch, cell.dtype)]:
         raise RuntimeError(f"{cell.dtype} {cell.tokens} tokens: outputs differ, {cell.errors}")
-    cell.seconds = {name: [] for name in peers}
+    read(*first)
+    turns: dict[str, Callable[..., object]] = {**peers, _READING: read}
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
     visited = []
-    names = list(peers)
+    names = list(turns)
     end = time.perf_counter() + _SECONDS
     for number in range(_ROUNDS[1]):
         if number >= _ROUNDS[0] and time.perf_counter() > end:
@@ -128,8 +139,10 @@ def _fill(cell: Cell, peers: dict[str, Run]) -> None:
             # By this thread alone: worker threads of every peer have come to rest afterwards.
             other.sum()
             start = time.perf_counter()
-            peers[name](*given)
-            cell.seconds[name].append(time.perf_counter() - start)
+            turns[name](*given)
+            seconds[name].append(time.perf_counter() - start)
+    cell.reading = seconds.pop(_READING)
+    cell.seconds = seconds
     size = getattr(torch, cell.dtype).itemsize
     cell.weight_bytes = sum(visited) / len(visited) * 3 * HIDDEN * INTER * size
 
@@ -142,15 +155,21 @@ def _routing(cell: Cell, generator: torch.Generator) -> Routing:
     return Routing(x.to(getattr(torch, cell.dtype)), weights, chosen.indices)
 
 
-def _peers(dtype: torch.dtype, experts: int) -> tuple[dict[str, Run], dict[str, str]]:
-    """The peers that run here, on the same weights, and why the others do not."""
+def _weights(dtype: torch.dtype, experts: int) -> tuple[nn.Parameter, nn.Parameter]:
+    """Weights of the first product and of the second."""
     generator = torch.Generator().manual_seed(experts)
 
     def weight(*shape: int) -> nn.Parameter:
         values = torch.randn(*shape, generator=generator).mul_(shape[-1] ** -0.5)
         return nn.Parameter(values.to(dtype), requires_grad=False)
 
-    w13, w2 = weight(experts, 2 * INTER, HIDDEN), weight(experts, HIDDEN, INTER)
+    return weight(experts, 2 * INTER, HIDDEN), weight(experts, HIDDEN, INTER)
+
+
+def _peers(w13: nn.Parameter, w2: nn.Parameter) -> tuple[dict[str, Run], dict[str, str]]:
+    """The peers that run here, on the same weights, and why the others do not."""
+    first = Cell(str(w13.dtype).removeprefix("torch."), w13.shape[0], 1, 1)
+    generator = torch.Generator().manual_seed(0)
     made: dict[str, Callable[[], Run]] = {
         "transformers eager": lambda: _transformers(w13, w2, "eager"),
         "transformers grouped_mm": lambda: _transformers(w13, w2, "grouped_mm"),
@@ -162,7 +181,7 @@ def _peers(dtype: torch.dtype, experts: int) -> tuple[dict[str, Run], dict[str, 
     for name in PEERS:
         try:
             run = made[name]()
-            run(*_routing(Cell(str(dtype).removeprefix("torch."), experts, 1, 1), generator))
+            run(*_routing(first, generator))
         except (RuntimeError, NotImplementedError) as error:
             if name == OURS:
                 raise
