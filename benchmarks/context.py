@@ -35,17 +35,32 @@ class Study:
         said: of the model and of what its lines show.
         parts: classes of layers, by the name of a line; its time is that of all of them.
         settings: further arguments of our engine.
+        sizes: of every shape what a second picture has along its axis, if there is one.
+        sized: what the sizes are.
+        smallest: context from which on all sizes differ, in tokens.
     """
 
     shapes: Mapping[str, Any]
     said: str
     parts: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    sized: str = ""
+    smallest: int = 0
+
+    def line(self, label: str, part: str) -> str:
+        """Name of a part's line in a shape."""
+        return part if len(self.shapes) == 1 else f"{label}, {part}"
 
     @property
     def lines(self) -> list[str]:
         """Of the plot, and columns of the table."""
-        return [*self.shapes, *self.parts]
+        parts = [self.line(label, part) for label in self.shapes for part in self.parts]
+        return [*self.shapes, *parts]
+
+
+_M3_TOPS = {f"top {top_k}": top_k for top_k in (4, 16)}
+_M3_PAGE = 128
 
 
 def _m3(top_k: int) -> Any:
@@ -59,7 +74,7 @@ def _m3(top_k: int) -> Any:
         num_key_value_heads=2,
         num_local_experts=4,
         num_experts_per_tok=2,
-        block_size=128,
+        block_size=_M3_PAGE,
         topk_blocks=top_k,
         sparse_layers=(1, 1, 1, 1),
         moe_layers=(0, 0, 0, 1),
@@ -71,11 +86,17 @@ _SHARED = "lines of layers show the time of their calls in these steps."
 
 STUDIES = {
     "m3": Study(
-        {f"top {top_k}": _m3(top_k) for top_k in (4, 16)},
+        {label: _m3(top_k) for label, top_k in _M3_TOPS.items()},
         "a small model of 4 layers that all select blocks of 128 tokens, float32, one request; "
-        f"the median of {_STEPS} steps. Keys and values are read of the selected blocks alone; of "
-        "all blocks the indexer reads its own key, one narrow row for each token.",
+        f"the median of {_STEPS} steps. Keys and values are read of the selected blocks alone, so "
+        "a step costs what is selected. Of all blocks the indexer reads its own key, one narrow "
+        "row for each token: that is what grows with the context, and the lines of the indexer "
+        "show its calls in these steps.",
+        {"indexer": "AscendMiniMaxM3Indexer"},
         settings=M3_SETTINGS,
+        sizes=_M3_TOPS,
+        sized="blocks that a query attends to",
+        smallest=_M3_PAGE * max(_M3_TOPS.values()),
     ),
     "kimi_linear": Study(
         {
@@ -157,7 +178,8 @@ def measure(model: str, report: Callable[[str], Any]) -> dict[str, list[float]]:
                     seconds = _steps(llm, prompt, f"{label}-{context}-{i}", label, spent)
                 if i == 0:
                     continue
-                for line, values in seconds.items():
+                for name, values in seconds.items():
+                    line = name if name == label else study.line(label, name)
                     found[line].append(statistics.median(values) * 1e3)
                 report(f"{label}, context {context}: {found[label][-1]:.2f} ms a step")
             llm.llm_engine.engine_core.shutdown()
@@ -256,7 +278,22 @@ def section(model: str) -> list[str]:
             f"| {context:,} | " + " | ".join(f"{value:.2f}" for value in values) + " |"
             for context, *values in rows
         ),
+        *_growth(STUDIES[model], raw["milliseconds"]),
     ]
+
+
+def _growth(study: Study, found: dict[str, list[float]]) -> list[str]:
+    """How much of what a longer context costs lies in which part; nothing where parts share it."""
+    lines = []
+    for label in study.sizes:
+        more = found[label][-1] - found[label][0]
+        for part in study.parts:
+            if own := found.get(study.line(label, part)):
+                lines.append(
+                    f"- {label}: from {CONTEXTS[0]:,} to {CONTEXTS[-1]:,} tokens a step takes "
+                    f"{more:.2f} ms longer, the {part} {own[-1] - own[0]:.2f} ms."
+                )
+    return ["", *lines] if lines else []
 
 
 def _plot(model: str, found: dict[str, list[float]]) -> None:
@@ -265,15 +302,32 @@ def _plot(model: str, found: dict[str, list[float]]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(6, 4))
+    study = STUDIES[model]
+    panels = 2 if study.sizes else 1
+    figure, axes = plt.subplots(1, panels, figsize=(6 * panels, 4), squeeze=False, sharey=True)
+    axis = axes[0, 0]
     for line, values in found.items():
-        axis.plot(CONTEXTS, values, marker="o", label=line)
+        style = {} if line in study.shapes else {"linestyle": "--", "linewidth": 1}
+        axis.plot(CONTEXTS, values, marker="o", label=line, **style)
     axis.set_xscale("log", base=2)
     axis.set_xticks(CONTEXTS, [f"{one // 1024}k" for one in CONTEXTS])
-    axis.set_ylim(bottom=0)
     axis.set_xlabel("context, tokens")
     axis.set_ylabel("decode step, ms")
-    axis.legend()
+    if study.sizes:
+        _plot_sizes(axes[0, 1], study, found)
+    for axis in axes[0]:
+        axis.set_ylim(bottom=0)
+        axis.legend()
     figure.tight_layout()
     figure.savefig(plot_of(model), dpi=110)
     plt.close(figure)
+
+
+def _plot_sizes(axis: Any, study: Study, found: dict[str, list[float]]) -> None:
+    sizes = list(study.sizes.values())
+    for i, context in enumerate(CONTEXTS):
+        if context >= study.smallest:
+            values = [found[label][i] for label in study.sizes]
+            axis.plot(sizes, values, marker="o", label=f"context {context // 1024}k")
+    axis.set_xticks(sizes)
+    axis.set_xlabel(study.sized)

@@ -8,6 +8,7 @@ the environment of the compile check, which is made if it is not there.
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -339,6 +340,8 @@ def _existing(constants: dict[str, Any]) -> float:
 
 def main(arguments: list[str]) -> int:
     if arguments == ["--in-compiler-environment"]:
+        # What a collection frees of the front end has crashed kernels compiled behind it.
+        gc.disable()
         PAGE.write_text(render(*measured()))
         print(f"{PAGE.relative_to(ROOT)}")
         return 0

@@ -102,7 +102,8 @@ def compile_all(chosen: Sequence[Configuration], workers: int = 2) -> list[Compi
     gc.collect()
     gc.freeze()
     # Forked, since jit functions cannot be sent to another process.
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
+    # Without collections: what one frees of the front end has crashed kernels compiled behind it.
+    with multiprocessing.get_context("fork").Pool(workers, initializer=gc.disable) as pool:
         reports = pool.map(_compile_one, range(len(chosen)), chunksize=1)
     gc.unfreeze()
     return reports
