@@ -74,6 +74,7 @@ DRAFTS = (
     Draft("llama", "dflash2"),
     Draft("llama", "dspark"),
     Draft("v4", "dflash2"),
+    Draft("v4", "eagle3"),
 )
 
 
@@ -113,9 +114,9 @@ SHAPES = ((1, 40, 0), (64, 33, 1), (130, 40, 2), (31, 40, 0), (65, 40, 0), (100,
 """Requests of (prompt tokens, generated tokens, step at which they join)."""
 
 
-def check_acceptance(engine: Engine, draft: Draft, most: int = len(SHAPES)) -> None:
+def check_acceptance(engine: Engine, draft: Draft) -> None:
     """A ragged batch in chunks: tokens, and at each place as many right drafts as there must be."""
-    requests = [Request(story_prompt(n, n), count, at) for n, count, at in SHAPES[:most]]
+    requests = [Request(story_prompt(n, n), count, at) for n, count, at in SHAPES]
     longer = [Request(one.prompt, one.count + WIDTH) for one in requests]
     said = [one.tokens for one in engine.run(longer)]
     assert_said(draft, longer, said)
