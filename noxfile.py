@@ -24,6 +24,9 @@ nox.options.sessions = []
 
 REPORTS = environments.CACHE / "reports"
 PROOFS = environments.CACHE / "proofs"
+# Models of tests are so small that a second thread costs more than it computes, above all beside
+# another session. Tests of threads ask for more.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 PYTEST = ("-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT))
 
 
@@ -120,14 +123,16 @@ def operators(session: nox.Session) -> None:
 @nox.session
 def engine(session: nox.Session) -> None:
     """Tests inside the real vLLM, one process."""
-    _pytest(session, environments.development(), ["-m", "engine"], [ROOT / "packages"])
+    env = environments.development()
+    _pytest(session, env, ["-m", "engine"], [ROOT / "packages"], **ONE_THREAD)
 
 
 @nox.session(name="engine-npu")
 def engine_npu(session: nox.Session) -> None:
     """Tests inside the real vLLM on the simulated NPU, which changes torch for the process."""
     folder = ROOT / "packages" / "ascend-vllm-plugin" / "tests" / "engine"
-    variables = {**_npu(), "ASCEND_SIMULATED_NPU": "family=A3,kernels=reference"}
+    simulated = {"ASCEND_SIMULATED_NPU": "family=A3,kernels=reference"}
+    variables = {**_npu(), **simulated, **ONE_THREAD}
     env = environments.development()
     _pytest(session, env, ["-m", "engine_npu"], [folder], **variables)
     if not session.posargs:

@@ -20,6 +20,7 @@ from tools.tiny_model.dense import (
     DenseRecipe,
     Schedule,
     held_out,
+    layer_of_draft,
     load_target,
     tokenizer_of,
     write_report,
@@ -34,21 +35,22 @@ _LATER_WEIGHT = 0.9
 def new_draft(kind: str, target: Any) -> DenseBlockDraft:
     """A draft with fresh weights, of the target's width."""
     config = target.config
-    layers = config.num_hidden_layers
+    layers, own = config.num_hidden_layers, layer_of_draft(config)
+    end = config.eos_token_id
     return DenseBlockDraft(
         DenseDraftConfig(
             kind,
             target_layers=(0, layers // 2 - 1, layers - 2),
             hidden_size=config.hidden_size,
             target_hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
+            intermediate_size=own["intermediate_size"],
             layers=2,
-            heads=config.num_attention_heads,
-            key_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
+            heads=own["num_attention_heads"],
+            key_heads=own["num_key_value_heads"],
+            head_dim=own["head_dim"],
             vocab_size=config.vocab_size,
-            mask_token=config.pad_token_id,
-            rope_theta=config.rope_parameters["rope_theta"],
+            mask_token=end if config.pad_token_id is None else config.pad_token_id,
+            rope_theta=own["rope_parameters"]["rope_theta"],
             taps=3,
             group=16,
             rank=32,

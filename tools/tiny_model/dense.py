@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from tools.tiny_model.data import batches
 
@@ -47,6 +47,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3": {"tie_word_embeddings": True},
 }
 """What the config of each kind of target says beside what all say."""
+
+_LAYER = (
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rope_parameters",
+)
 
 
 @dataclass(frozen=True)
@@ -150,8 +158,18 @@ def new_target(kind: str) -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
+def layer_of_draft(target: PretrainedConfig) -> dict[str, Any]:
+    """Sizes of a draft's attention and network, by their names in a config.
+
+    They are the target's, or those of the small Llama for a target with layers of another kind.
+    """
+    if target.model_type in SHAPES:
+        return {name: getattr(target, name) for name in _LAYER}
+    return {name: _COMMON[name] for name in _LAYER}
+
+
 def load_target(directory: Path) -> PreTrainedModel:
-    """A target from its checkpoint, in float32, not to be trained."""
+    """A target from its checkpoint, in float32, not to be trained; the demo's model is one too."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     return model.eval().requires_grad_(False)
 

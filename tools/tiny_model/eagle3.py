@@ -27,6 +27,7 @@ from tools.tiny_model.dense import (
     DenseRecipe,
     Schedule,
     held_out,
+    layer_of_draft,
     load_target,
     tokenizer_of,
     write_report,
@@ -163,7 +164,10 @@ def streams_and_choices(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The target's streams that the draft reads ``[B, S, 3 D]``, and its logits ``[B, S, V]``."""
     out = target(input_ids=ids, use_cache=False, output_hidden_states=True)
-    return torch.cat([out.hidden_states[i] for i in AUX_LAYERS], dim=-1), out.logits
+    read = [out.hidden_states[i] for i in AUX_LAYERS]
+    # DeepSeek-V4 has several residual streams, of which a draft reads the average.
+    read = [one.mean(dim=2) if one.ndim == 4 else one for one in read]
+    return torch.cat(read, dim=-1), out.logits
 
 
 def draft_loss(model: Eagle3, target: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
@@ -210,13 +214,8 @@ def draft_config(target: PretrainedConfig) -> dict[str, Any]:
     """``config.json`` of a draft for a target."""
     same = (
         "hidden_size",
-        "intermediate_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
         "vocab_size",
         "max_position_embeddings",
-        "rope_parameters",
         "rms_norm_eps",
         "bos_token_id",
         "eos_token_id",
@@ -230,6 +229,7 @@ def draft_config(target: PretrainedConfig) -> dict[str, Any]:
         "tie_word_embeddings": False,
         "eagle_aux_hidden_state_layer_ids": list(AUX_LAYERS),
         **{name: getattr(target, name) for name in same},
+        **layer_of_draft(target),
     }
 
 

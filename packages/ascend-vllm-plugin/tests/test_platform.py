@@ -70,6 +70,38 @@ def test_other_models_get_the_stock_platform(monkeypatch: pytest.MonkeyPatch) ->
     assert given.parallel_config.worker_cls == "another.Worker"
 
 
+def upstream_latents(*, hybrid: bool, cache_dtype: str = "auto") -> Any:
+    """A model of vLLM's own with latent attention."""
+    from vllm.config import CompilationMode
+
+    given = config(compressed=False, cache_dtype=cache_dtype)
+    given.model_config.use_mla, given.model_config.is_hybrid = True, hybrid
+    given.parallel_config.decode_context_parallel_size = 1
+    given.parallel_config.cp_kv_cache_interleave_size = 1
+    given.parallel_config.dcp_kv_cache_interleave_size = 1
+    given.compilation_config = SimpleNamespace(mode=CompilationMode.VLLM_COMPILE)
+    return given
+
+
+@pytest.mark.parametrize(("hybrid", "block"), [(False, 128), (True, 16)])
+def test_latents_of_vllms_own_models(hybrid: bool, block: int) -> None:
+    """vLLM has no backend for them; beside states it sets the size of a block later."""
+    from vllm.config import CompilationMode
+
+    with pytest.raises(NotImplementedError, match="MLA"):
+        CpuPlatform.get_attn_backend_cls(None, SimpleNamespace(use_mla=True))  # type: ignore[arg-type]
+    given = upstream_latents(hybrid=hybrid)
+    AscendReferencePlatform.check_and_update_config(given)
+    assert given.scheduler_config.enable_chunked_prefill
+    assert given.scheduler_config.max_num_batched_tokens == 512
+    assert given.cache_config.block_size == block
+    assert given.compilation_config.mode == CompilationMode.NONE
+    with pytest.raises(InvalidInputError, match="kv_cache_dtype='fp8'"):
+        AscendReferencePlatform.check_and_update_config(
+            upstream_latents(hybrid=hybrid, cache_dtype="fp8")
+        )
+
+
 def test_a_deepseek_that_cannot_be_served_stops_here(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(vllm_config: Any) -> None:
         raise InvalidInputError("value", "limit", "remedy")

@@ -147,13 +147,14 @@ def _loaded(q_rank: int | None) -> Any:
     return layer
 
 
-def _steps(vllm_config: Any, q_rank: int | None) -> None:
+def _steps(vllm_config: Any, q_rank: int | None, *, split: bool) -> None:
     """Three requests in random chunks, with padding rows, over blocks in any order."""
     from ascend_attention.step import StepLayout
     from ascend_attention.vllm.mla.metadata import build_metadata
     from vllm.forward_context import set_forward_context
 
     layer, choose = _loaded(q_rank), random.Random(5)
+    layer.weights.split = split
     new = torch.Generator().manual_seed(9)
     tokens = [torch.randn(n, HIDDEN, generator=new) for n in (70, 1, 33)]
     wanted = [[definition(q_rank, one, factor) for one in tokens] for factor in (1.0, 0.5)]
@@ -225,7 +226,12 @@ def test_what_is_not_taken_is_refused(vllm_config: Any) -> None:
     assert not vllm_config.compilation_config.static_forward_context
 
 
-@pytest.mark.parametrize(("q_rank", "hybrid"), [(20, False), (None, True)])
-def test_steps_equal_transformers(vllm_config: Any, q_rank: int | None, hybrid: bool) -> None:
+@pytest.mark.parametrize(
+    ("q_rank", "hybrid", "split"), [(20, False, False), (20, False, True), (None, True, False)]
+)
+def test_steps_equal_transformers(
+    vllm_config: Any, q_rank: int | None, hybrid: bool, split: bool
+) -> None:
+    """Also where pairs lie half-split, as torch_npu's operator leaves them."""
     vllm_config.model_config = SimpleNamespace(is_hybrid=hybrid)
-    _steps(vllm_config, q_rank)
+    _steps(vllm_config, q_rank, split=split)

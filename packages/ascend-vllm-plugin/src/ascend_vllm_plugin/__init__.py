@@ -74,10 +74,12 @@ def register() -> None:
     from ascend_specdec.vllm import register_drafts
 
     from ascend_vllm_plugin.compat.bailing_config import read_ling_configs
+    from ascend_vllm_plugin.compat.draft_caches import keep_draft_caches
     from ascend_vllm_plugin.compat.eplb_switch import allow_eplb
     from ascend_vllm_plugin.compat.oversized_images import refuse_oversized_images
 
     allow_eplb()
+    keep_draft_caches()
     refuse_oversized_images()
     read_ling_configs()
     if platform == NPU_PLATFORM:

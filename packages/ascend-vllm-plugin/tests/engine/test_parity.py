@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import torch
 from ascend_models_deepseek.testing import SPECS, random_prompt
+
+# Bound at import: a running worker replaces torch's attribute by one that only warns.
+from torch import set_num_threads
 
 from .harness import (
     Checkpoints,
@@ -18,6 +24,15 @@ pytestmark = pytest.mark.engine
 
 LENGTHS = (1, 3, 4, 5, 127, 128, 129, 370, 700)
 COUNT = 64
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_threads() -> Iterator[None]:
+    """Engines of the other files compute on one, see the noxfile."""
+    threads = torch.get_num_threads()
+    set_num_threads(2)
+    yield
+    set_num_threads(threads)
 
 
 @pytest.fixture(params=sorted(SPECS), scope="module")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -15,6 +16,8 @@ from ascend_ops_core.testing.language_models import (
     SMALLEST_SELECTION_GAP,
     AmbiguousPromptError,
     Greedy,
+    Said,
+    greedy_in_transformers,
     oracle_run,
 )
 
@@ -52,6 +55,11 @@ class Oracle:
             )
         self.model.eval()
 
+    @cached_property
+    def said(self) -> Said:
+        """Greedy continuations that are known."""
+        return Said()
+
     @oracle_run()
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """Return float32 logits `[len(ids), vocab]` of one uncached forward over all positions."""
@@ -71,16 +79,7 @@ class Oracle:
     @oracle_run()
     def greedy(self, prompt_ids: Sequence[int], count: int) -> Greedy:
         """Generate `count` tokens with transformers' cache, always the best one."""
-        piece, cache = torch.tensor([list(prompt_ids)]), None
-        tokens: list[int] = []
-        rows: list[torch.Tensor] = []
-        for _ in range(count):
-            out = self.model(input_ids=piece, cache=cache, use_cache=True)
-            cache = out.cache
-            rows.append(out.logits[0, -1].float())
-            tokens.append(int(rows[-1].argmax()))
-            piece = torch.tensor([[tokens[-1]]])
-        return Greedy(tokens, torch.stack(rows))
+        return greedy_in_transformers(self.model, prompt_ids, count, self.said)
 
     def clear_logits(self, ids: Sequence[int]) -> torch.Tensor:
         """Return `logits` of a sequence in which rounding decides no selection.
@@ -107,7 +106,12 @@ class Oracle:
         Raises:
             AmbiguousPromptError: See `clear_logits`.
         """
-        return self.clear_logits([*prompt_ids, *tokens[:-1]])[len(prompt_ids) - 1 :]
+        known = self.said.clear_logits(prompt_ids, tokens)
+        if known is not None:
+            return known
+        rows = self.clear_logits([*prompt_ids, *tokens[:-1]])[len(prompt_ids) - 1 :]
+        self.said.keep(prompt_ids, Greedy(list(tokens), rows), clear=True)
+        return rows
 
     def selection_effect(self, ids: Sequence[int]) -> float:
         """Largest change of any logit when the indexer keeps every compressed entry."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from ascend_ops_core.testing.language_models import random_prompt, watching
+from ascend_ops_core.testing.language_models import Said, random_prompt, watching
 
 from ascend_models_deepseek.testing.oracle import AmbiguousPromptError, Oracle
 from ascend_models_deepseek.testing.oracle_v3 import V3MtpOracle, V3Oracle
@@ -51,9 +51,11 @@ class V32Oracle(V3Oracle):
         forwards = [module.forward for module in indexers]
         for module in indexers:
             module.forward = scoring_rounded(module.forward, codes, scales)
+        said, self.said = self.said, Said()
         try:
             yield
         finally:
+            self.said = said
             for module, forward in zip(indexers, forwards, strict=True):
                 module.forward = forward
 
@@ -72,7 +74,7 @@ class V32Oracle(V3Oracle):
         for attempt in range(20):
             prompt = random_prompt(length, vocab, seed=seed + 1000 * attempt)
             try:
-                self.clear_logits([*prompt, *self.greedy(prompt, count).tokens])
+                self.picked_logits(prompt, self.greedy(prompt, count + 1).tokens)
             except AmbiguousPromptError:
                 continue
             return prompt

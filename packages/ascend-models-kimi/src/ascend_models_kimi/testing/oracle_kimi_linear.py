@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from ascend_ops_core.testing.language_models import (
     AmbiguousPromptError,
     Greedy,
     NarrowestGap,
+    Said,
+    greedy_in_transformers,
     oracle_run,
     random_prompt,
 )
@@ -52,6 +55,11 @@ class KimiLinearOracle:
             )
         self.model.eval()
 
+    @cached_property
+    def said(self) -> Said:
+        """Greedy continuations that are known."""
+        return Said()
+
     @oracle_run()
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """Return float32 logits `[len(ids), vocab]` of one uncached forward over all positions."""
@@ -62,16 +70,7 @@ class KimiLinearOracle:
     @oracle_run()
     def greedy(self, prompt_ids: Sequence[int], count: int) -> Greedy:
         """Generate `count` tokens with transformers' cache, always the best one."""
-        piece, cache = torch.tensor([list(prompt_ids)]), None
-        tokens: list[int] = []
-        rows: list[torch.Tensor] = []
-        for _ in range(count):
-            out = self.model(input_ids=piece, cache=cache, use_cache=True)
-            cache = out.cache
-            rows.append(out.logits[0, -1].float())
-            tokens.append(int(rows[-1].argmax()))
-            piece = torch.tensor([[tokens[-1]]])
-        return Greedy(tokens, torch.stack(rows))
+        return greedy_in_transformers(self.model, prompt_ids, count, self.said)
 
     def clear_logits(self, ids: Sequence[int]) -> torch.Tensor:
         """Return `logits` of a sequence in which rounding decides no choice of experts.
@@ -103,7 +102,12 @@ class KimiLinearOracle:
         One forward over the prompt and the continuation. When every row's argmax is the token that
         follows, the continuation equals the oracle's greedy one, by induction over its length.
         """
-        return self.clear_logits([*prompt_ids, *tokens[:-1]])[len(prompt_ids) - 1 :]
+        known = self.said.clear_logits(prompt_ids, tokens)
+        if known is not None:
+            return known
+        rows = self.clear_logits([*prompt_ids, *tokens[:-1]])[len(prompt_ids) - 1 :]
+        self.said.keep(prompt_ids, Greedy(list(tokens), rows), clear=True)
+        return rows
 
     def clear_prompt(self, length: int, count: int, seed: int = 0) -> list[int]:
         """Return a random prompt with which rounding decides no choice of a greedy run.
@@ -120,7 +124,7 @@ class KimiLinearOracle:
             vocab = self.model.config.vocab_size
             prompt = random_prompt(length, vocab, seed=seed + 1000 * attempt)
             try:
-                self.clear_logits([*prompt, *self.greedy(prompt, count).tokens])
+                self.picked_logits(prompt, self.greedy(prompt, count + 1).tokens)
             except AmbiguousPromptError:
                 continue
             return prompt

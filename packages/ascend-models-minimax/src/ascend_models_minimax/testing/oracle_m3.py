@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from ascend_ops_core.testing.language_models import (
     AmbiguousPromptError,
     Greedy,
     NarrowestGap,
+    Said,
     Speculation,
+    greedy_in_transformers,
     oracle_run,
     random_prompt,
     watching,
@@ -69,6 +72,11 @@ class M3Oracle:
         """transformers' text model."""
         return self.model.model.language_model
 
+    @cached_property
+    def said(self) -> Said:
+        """Greedy continuations that are known."""
+        return Said()
+
     @oracle_run()
     def logits(self, ids: Sequence[int], **inputs: torch.Tensor) -> torch.Tensor:
         """Return float32 logits `[len(ids), vocab]` of one uncached forward over all positions."""
@@ -78,16 +86,7 @@ class M3Oracle:
     @oracle_run()
     def greedy(self, prompt_ids: Sequence[int], count: int, **inputs: torch.Tensor) -> Greedy:
         """Generate `count` tokens with transformers' cache, always the best one."""
-        piece, cache = torch.tensor([list(prompt_ids)]), None
-        tokens: list[int] = []
-        rows: list[torch.Tensor] = []
-        for _ in range(count):
-            out = self.model(input_ids=piece, cache=cache, use_cache=True, **inputs)
-            cache, inputs = out.cache, {}
-            rows.append(out.logits[0, -1].float())
-            tokens.append(int(rows[-1].argmax()))
-            piece = torch.tensor([[tokens[-1]]])
-        return Greedy(tokens, torch.stack(rows))
+        return greedy_in_transformers(self.model, prompt_ids, count, self.said, **inputs)
 
     @oracle_run()
     def streams(self, ids: Sequence[int]) -> list[torch.Tensor]:
@@ -154,7 +153,13 @@ class M3Oracle:
         One forward over the prompt and the continuation. When every row's argmax is the token that
         follows, the continuation equals the oracle's greedy one, by induction over its length.
         """
-        return self.clear_logits([*prompt_ids, *tokens[:-1]], **inputs)[len(prompt_ids) - 1 :]
+        known = None if inputs else self.said.clear_logits(prompt_ids, tokens)
+        if known is not None:
+            return known
+        rows = self.clear_logits([*prompt_ids, *tokens[:-1]], **inputs)[len(prompt_ids) - 1 :]
+        if not inputs:
+            self.said.keep(prompt_ids, Greedy(list(tokens), rows), clear=True)
+        return rows
 
     def clear_prompt(self, length: int, count: int, seed: int = 0) -> list[int]:
         """Return a random prompt with which rounding decides no selection of a greedy run.
@@ -170,7 +175,7 @@ class M3Oracle:
         for attempt in range(20):
             prompt = random_prompt(length, TEXT_TOKENS, seed=seed + 1000 * attempt)
             try:
-                self.clear_logits([*prompt, *self.greedy(prompt, count).tokens])
+                self.picked_logits(prompt, self.greedy(prompt, count + 1).tokens)
             except AmbiguousPromptError:
                 continue
             return prompt

@@ -8,7 +8,7 @@ prompt must have no such decision, or its logits are not defined to the toleranc
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +59,89 @@ class Greedy:
         """Smallest gap between the best and the second logit over all steps."""
         best = self.logits.topk(2, dim=-1).values
         return float((best[:, 0] - best[:, 1]).min())
+
+
+class Said:
+    """Greedy continuations that an oracle knows, so that none has to be found token by token again.
+
+    Continuations of one prompt begin alike, so the longest one is kept.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, ...], Greedy] = {}
+        self._clear: dict[tuple[int, ...], Greedy] = {}
+
+    def keep(self, prompt: Sequence[int], found: Greedy, *, clear: bool = False) -> None:
+        """Note a continuation, if its tokens are the best ones.
+
+        Args:
+            prompt: Its prompt.
+            found: Tokens and the logits that they are picked from.
+            clear: Rounding decides no selection in it.
+        """
+        if found.logits.argmax(-1).tolist() != found.tokens:
+            return
+        key = tuple(prompt)
+        for known in (self._found, self._clear) if clear else (self._found,):
+            if key not in known or len(known[key].tokens) < len(found.tokens):
+                known[key] = found
+
+    def forget(self, prompt: Sequence[int]) -> None:
+        """Drop what is known of a prompt."""
+        self._found.pop(tuple(prompt), None)
+        self._clear.pop(tuple(prompt), None)
+
+    def tokens(self, prompt: Sequence[int]) -> list[int]:
+        """Return the tokens that are known to follow a prompt."""
+        known = self._found.get(tuple(prompt))
+        return [] if known is None else known.tokens
+
+    def greedy(self, prompt: Sequence[int], count: int) -> Greedy | None:
+        """Return a continuation by `count` tokens, None if no such is known."""
+        known = self._found.get(tuple(prompt))
+        if known is None or len(known.tokens) < count:
+            return None
+        return Greedy(known.tokens[:count], known.logits[:count])
+
+    def clear_logits(self, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor | None:
+        """Return the logits of a clear continuation that begins so, None if none is known."""
+        known = self._clear.get(tuple(prompt))
+        if known is None or known.tokens[: len(tokens)] != list(tokens):
+            return None
+        return known.logits[: len(tokens)]
+
+
+def greedy_in_transformers(
+    model: Any, prompt: Sequence[int], count: int, said: Said, **inputs: torch.Tensor
+) -> Greedy:
+    """Generate with transformers' cache, always the best token.
+
+    Tokens that are known to follow run in one forward with the prompt, which must pick them again.
+
+    Args:
+        model: Of transformers.
+        prompt: Ids.
+        count: Tokens to generate.
+        said: What is known of the model; it learns what is found.
+        inputs: Of the prompt, beside its ids. Nothing is known or learned with any.
+    """
+    if not inputs and (known := said.greedy(prompt, count)) is not None:
+        return known
+    tokens = [] if inputs else said.tokens(prompt)
+    out = model(input_ids=torch.tensor([[*prompt, *tokens]]), use_cache=True, **inputs)
+    rows = list(out.logits[0, len(prompt) - 1 :].float())
+    picked = [int(row.argmax()) for row in rows]
+    if picked[:-1] != tokens:
+        said.forget(prompt)
+        return greedy_in_transformers(model, prompt, count, said)
+    while len(picked) < count:
+        out = model(input_ids=torch.tensor([picked[-1:]]), cache=out.cache, use_cache=True)
+        rows.append(out.logits[0, -1].float())
+        picked.append(int(rows[-1].argmax()))
+    found = Greedy(picked, torch.stack(rows))
+    if not inputs:
+        said.keep(prompt, found)
+    return found
 
 
 class AmbiguousPromptError(ValueError):

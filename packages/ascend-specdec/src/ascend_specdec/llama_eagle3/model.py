@@ -11,6 +11,7 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
 
 from ascend_specdec import quarot
+from ascend_specdec.vllm.draft_windows import own_window
 from ascend_specdec.vllm.target_files import files_of_target
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,11 @@ class AscendEagle3LlamaForCausalLM(Eagle3LlamaForCausalLM):
     """
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        speculative = vllm_config.speculative_config
+        assert speculative is not None
+        window = getattr(speculative.draft_model_config.hf_config, "sliding_window", None)
+        with own_window(vllm_config, window):
+            super().__init__(vllm_config=vllm_config, prefix=prefix)
         self.set_target(vllm_config)
 
     def set_target(self, vllm_config: VllmConfig) -> None:

@@ -26,6 +26,7 @@ from vllm.model_executor.models.utils import (
 
 from ascend_specdec.layers.wider_residual import WiderResidualLayer
 from ascend_specdec.llama_eagle3.model import AscendEagle3LlamaForCausalLM
+from ascend_specdec.vllm.draft_windows import own_window
 
 STREAMS = 3
 """Streams of the target that the draft reads."""
@@ -59,7 +60,8 @@ class Eagle3VwnLlamaForCausalLM(AscendEagle3LlamaForCausalLM):
             config.draft_vocab_size = config.vocab_size
         depth = vllm_config.model_config.get_total_num_hidden_layers()
         config.target_layer_count = depth
-        self.model = VwnModel(vllm_config, config, depth, maybe_prefix(prefix, "model"))
+        with own_window(vllm_config, getattr(config, "sliding_window", None)):
+            self.model = VwnModel(vllm_config, config, depth, maybe_prefix(prefix, "model"))
         self.lm_head = ParallelLMHead(
             config.draft_vocab_size,
             config.hidden_size,

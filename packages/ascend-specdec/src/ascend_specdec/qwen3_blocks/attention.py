@@ -17,6 +17,8 @@ from vllm.model_executor.layers.linear import (
 )
 from vllm.model_executor.layers.rotary_embedding import get_rope
 
+from ascend_specdec.vllm.draft_windows import own_window
+
 __all__ = ["BlockDraftAttention"]
 
 
@@ -75,15 +77,15 @@ class BlockDraftAttention(nn.Module):
             ),
             rope_parameters=config.rope_parameters,
         )
-        self.attn = Attention(
-            self.num_heads,
-            self.head_dim,
-            self.head_dim**-0.5,
-            num_kv_heads=self.num_key_heads,
-            cache_config=vllm_config.cache_config,
-            per_layer_sliding_window=window,
-            prefix=f"{prefix}.attn",
-        )
+        with own_window(vllm_config, window):
+            self.attn = Attention(
+                self.num_heads,
+                self.head_dim,
+                self.head_dim**-0.5,
+                num_kv_heads=self.num_key_heads,
+                cache_config=vllm_config.cache_config,
+                prefix=f"{prefix}.attn",
+            )
 
     def forward(self, positions: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """``[N, H]`` of the block's rows ``hidden [N, H]`` at ``positions [N]``."""

@@ -81,12 +81,16 @@ class BlockOracle:
 
     @torch.no_grad()
     def aux(self, ids: torch.Tensor) -> torch.Tensor:
-        """Outputs ``[..., T, m * H]`` of the target's layers that the draft reads."""
+        """Outputs ``[..., T, m * H]`` of the target's layers that the draft reads.
+
+        Of a layer with several residual streams, as DeepSeek-V4's, their average.
+        """
         seen: dict[int, torch.Tensor] = {}
 
         def keep(layer: int) -> Any:
             def hook(module: Any, arguments: Any, output: Any) -> None:
-                seen[layer] = output[0] if isinstance(output, tuple) else output
+                hidden = output[0] if isinstance(output, tuple) else output
+                seen[layer] = hidden if hidden.ndim == ids.ndim + 1 else hidden.mean(dim=-2)
 
             return hook
 

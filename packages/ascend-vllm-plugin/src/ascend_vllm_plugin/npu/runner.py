@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from ascend_attention.vllm import register as register_attention
+from ascend_attention.vllm.dense import AscendAttentionBackend, AscendPackedAttentionBackend
 from ascend_specdec.vllm import finish_runner, prepare_runner
 from vllm.config import VllmConfig
 from vllm.model_executor.model_loader.utils import get_model_architecture
@@ -72,6 +73,26 @@ class NPUModelRunner(GPUModelRunner):
             if bool(((lengths > 1) & (behind <= known)).any()):
                 given["force_eager"] = True
         return super()._determine_batch_execution_and_padding(**given)
+
+    def _reshape_kv_cache_tensors(
+        self, kv_cache_raw_tensors: dict[str, torch.Tensor], kernel_block_sizes: list[int]
+    ) -> dict[str, torch.Tensor]:
+        """As vLLM does; a draft's keys and values may lie in blocks with rows of other layers."""
+        tensors = self.kv_cache_config.kv_cache_tensors
+        packed = {name for one in tensors if one.block_stride for name in one.shared_by}
+        ours = [
+            group
+            for group in self._kv_cache_spec_attn_group_iterator()
+            if group.backend is AscendAttentionBackend and packed.issuperset(group.layer_names)
+        ]
+        for group in ours:
+            group.backend = AscendPackedAttentionBackend
+        caches: dict[str, torch.Tensor] = super()._reshape_kv_cache_tensors(
+            kv_cache_raw_tensors, kernel_block_sizes
+        )
+        for name in (name for group in ours for name in group.layer_names):
+            caches[name] = caches[name].transpose(0, 1)
+        return caches
 
     def _init_kv_zero_meta(self) -> None:
         """Nothing: a row is written before it is read, or masked where it was not."""

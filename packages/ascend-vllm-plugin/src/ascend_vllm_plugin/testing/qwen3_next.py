@@ -162,7 +162,7 @@ class Qwen3NextOracle(V3Oracle):
             vocab = self.model.config.vocab_size
             prompt = random_prompt(length, vocab, seed=seed + 1000 * attempt)
             try:
-                self.clear_logits([*prompt, *self.greedy(prompt, count).tokens])
+                self.picked_logits(prompt, self.greedy(prompt, count + 1).tokens)
             except AmbiguousPromptError:
                 continue
             return prompt

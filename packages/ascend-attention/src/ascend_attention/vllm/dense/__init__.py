@@ -3,6 +3,7 @@
 from ascend_attention.vllm.dense.backend import (
     AscendAttentionBackend,
     AscendAttentionMetadataBuilder,
+    AscendPackedAttentionBackend,
 )
 from ascend_attention.vllm.dense.impl import AscendAttentionBackendImpl
 from ascend_attention.vllm.dense.metadata import AscendAttentionMetadata
@@ -12,4 +13,5 @@ __all__ = [
     "AscendAttentionBackendImpl",
     "AscendAttentionMetadata",
     "AscendAttentionMetadataBuilder",
+    "AscendPackedAttentionBackend",
 ]

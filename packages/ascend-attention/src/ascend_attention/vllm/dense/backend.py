@@ -123,3 +123,21 @@ class AscendAttentionBackend(AttentionBackend):
     @classmethod
     def supports_non_causal(cls) -> bool:
         return True
+
+
+class AscendPackedAttentionBackend(AscendAttentionBackend):
+    """The same where a block of vLLM's pool holds the rows of several layers.
+
+    A layer's keys of a block lie in front of its values of that block. Seen as ``[2, blocks, ...]``
+    neither is without gaps, which torch_npu's operators refuse and the kernels take.
+    """
+
+    @staticmethod
+    def get_kv_cache_shape(
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_size: int,
+        cache_dtype_str: str = "auto",
+    ) -> tuple[int, ...]:
+        return (num_blocks, 2, block_size, num_kv_heads, head_size)

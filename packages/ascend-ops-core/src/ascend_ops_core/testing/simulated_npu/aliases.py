@@ -15,6 +15,8 @@ from ascend_ops_core.testing.simulated_npu.memory import MEMORY
 
 _CPU, _NPU = 1, 12  # kDLCPU and kDLExtDev of DLPack
 
+_to_dlpack, _from_dlpack = torch._C._to_dlpack, torch._C._from_dlpack
+_place_at = ctypes.c_int64.from_address
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype = ctypes.c_void_p
 _pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -22,9 +24,10 @@ _pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 def to_cpu_alias(tensor: torch.Tensor) -> torch.Tensor:
     """Return a CPU tensor over the memory of an npu tensor; detached, storage offset 0."""
+    if _is_plain(tensor):
+        return _flip(tensor, _CPU, 0)
     plain, conj, neg = _plain(tensor)
-    alias = _flip(plain, _CPU, 0)
-    return _restored(alias, conj, neg)
+    return _restored(_flip(plain, _CPU, 0), conj, neg)
 
 
 def to_npu_alias(tensor: torch.Tensor, index: int = 0) -> torch.Tensor:
@@ -39,6 +42,10 @@ def to_npu_alias(tensor: torch.Tensor, index: int = 0) -> torch.Tensor:
     Raises:
         torch.OutOfMemoryError: the device would hold more than it has.
     """
+    if _is_plain(tensor):
+        alias = _flip(tensor, _NPU, index)
+        MEMORY.take(alias, tensor, index)
+        return alias
     plain, conj, neg = _plain(tensor)
     alias = _flip(plain, _NPU, index)
     MEMORY.take(alias, plain, index)
@@ -66,12 +73,15 @@ def reinterpreted(base: torch.Tensor, size: Any, stride: Any, offset: int) -> to
 
 
 def _flip(tensor: torch.Tensor, kind: int, index: int) -> torch.Tensor:
-    capsule = torch._C._to_dlpack(tensor)
-    managed = _pointer_of(capsule, b"dltensor")
-    # DLTensor starts with: void* data; int32 device_type; int32 device_id.
-    ctypes.c_int32.from_address(managed + 8).value = kind
-    ctypes.c_int32.from_address(managed + 12).value = index
-    return torch._C._from_dlpack(capsule)
+    capsule = _to_dlpack(tensor)
+    # DLTensor starts with: void* data; int32 device_type; int32 device_id, all little-endian.
+    _place_at(_pointer_of(capsule, b"dltensor") + 8).value = kind | index << 32
+    return _from_dlpack(capsule)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether DLPack carries all of it."""
+    return not (tensor.requires_grad or tensor.is_neg() or tensor.is_conj())
 
 
 def _plain(tensor: torch.Tensor) -> tuple[torch.Tensor, bool, bool]:

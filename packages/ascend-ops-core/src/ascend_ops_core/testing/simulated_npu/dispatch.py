@@ -7,7 +7,7 @@ that is an argument becomes that argument, one in an argument's storage becomes 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,7 +36,14 @@ _MIXED = {
     "aten::_unsafe_index_put",
 }
 
+# Their results are views of arguments, which their schemas do not say.
+_UNMARKED_VIEWS = {"aten::_unsafe_view"}
+
 _RESIZE_REFUSED = "resize storage that is not resizable"
+
+# Thousands of operators run in a step, so the usual arguments are told apart first.
+_PLAIN = {int, float, bool, str, type(None), torch.dtype}
+_TENSORS = {torch.Tensor, torch.nn.Parameter}
 
 _seeded = torch.Tag.nondeterministic_seeded
 _waiting = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
@@ -54,7 +61,9 @@ class _Arguments:
 
     def to_cpu(self, value: Any) -> Any:
         """Alias tensors in ``value``, and note what is where."""
-        if isinstance(value, torch.Tensor):
+        if type(value) in _PLAIN:
+            return value
+        if type(value) in _TENSORS or isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, torch.device):
             if value.type != "npu":
@@ -62,25 +71,29 @@ class _Arguments:
             self.asked = index_of(value)
             return torch.device("cpu")
         if isinstance(value, (list, tuple)):
+            if value and type(value[0]) is int:
+                return value
             return _like(value, (self.to_cpu(one) for one in value))
         return value
 
     def _tensor(self, value: torch.Tensor) -> torch.Tensor:
-        kind = value.device.type
-        if kind == "npu":
-            if self.device is None:
-                self.device = value.device.index
-            elif self.device != value.device.index and value.dim() > 0:
-                raise RuntimeError(
-                    f"{self.name}: Expected all tensors to be on the same device, but found npu:"
-                    f"{self.device} and {value.device} (simulated NPU)"
-                )
-            alias = to_cpu_alias(value)
-            self.pairs.append((value, alias))
-            return alias
-        if kind == "cpu" and value.dim() > 0:
-            self.mixed = True
-        return value
+        if value.is_cpu:
+            if value.dim() > 0:
+                self.mixed = True
+            return value
+        place = value.device
+        if place.type != "npu":
+            return value
+        if self.device is None:
+            self.device = place.index
+        elif self.device != place.index and value.dim() > 0:
+            raise RuntimeError(
+                f"{self.name}: Expected all tensors to be on the same device, but found npu:"
+                f"{self.device} and {place} (simulated NPU)"
+            )
+        alias = to_cpu_alias(value)
+        self.pairs.append((value, alias))
+        return alias
 
     def check(self) -> None:
         """Refuse CPU tensors among npu tensors."""
@@ -97,17 +110,19 @@ class _Arguments:
             return self.asked
         return current_device() if self.device is None else self.device
 
-    def to_npu(self, result: Any) -> Any:
-        """Give results their npu tensors."""
+    def to_npu(self, result: Any, *, fresh: bool = False) -> Any:
+        """Give results their npu tensors; ``fresh`` ones are known to be in memory of their own."""
         if isinstance(result, torch.Tensor):
-            return self._result(result)
+            return self._result(result, fresh)
         if isinstance(result, (list, tuple)):
-            return _like(result, (self.to_npu(one) for one in result))
+            return _like(result, (self.to_npu(one, fresh=fresh) for one in result))
         return result
 
-    def _result(self, result: torch.Tensor) -> torch.Tensor:
-        if result.device.type != "cpu":
+    def _result(self, result: torch.Tensor, fresh: bool) -> torch.Tensor:
+        if not result.is_cpu:
             return result
+        if fresh:
+            return to_npu_alias(result, self.index)
         for original, alias in self.pairs:
             if result is alias:
                 return original
@@ -155,20 +170,37 @@ class _Operator:
     def __init__(self, op: torch._ops.OpOverload) -> None:
         schema = op._schema
         overload = schema.overload_name
+        self.op = op
         self.name = f"{schema.name}.{overload}" if overload else str(schema.name)
+        self.namespace = op.namespace
+        self.special = SPECIAL.get(self.name)
         self.seeded = _seeded in op.tags
         self.may_wait = bool(_waiting.intersection(op.tags))
-        self.tensors = [str(one.type) == "Tensor" for one in schema.arguments]
+        self.tensors = [
+            place for place, one in enumerate(schema.arguments) if str(one.type) == "Tensor"
+        ]
         self.written = [
             one.name
             for one in schema.arguments
             if one.alias_info is not None and one.alias_info.is_write
         ]
+        # Only torch's own schemas are to be relied on for that.
+        self.fresh = (
+            self.namespace == "aten"
+            and self.name not in _UNMARKED_VIEWS
+            and all(one.alias_info is None for one in schema.returns)
+        )
 
 
-@cache
+_operators: dict[int, _Operator] = {}
+
+
 def _operator(op: torch._ops.OpOverload) -> _Operator:
-    return _Operator(op)
+    # By its address, since torch takes long to hash an operator; it is kept, so that stays its own.
+    known = _operators.get(id(op))
+    if known is None:
+        known = _operators[id(op)] = _Operator(op)
+    return known
 
 
 def qualified_name(op: torch._ops.OpOverload) -> str:
@@ -179,16 +211,16 @@ def qualified_name(op: torch._ops.OpOverload) -> str:
 def _run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     COUNTERS.operators += 1
     known = _operator(op)
+    if known.special is not None:
+        return known.special(*args, **kwargs)
     name = known.name
-    if name in SPECIAL:
-        return SPECIAL[name](*args, **kwargs)
     arguments = _Arguments(name)
     on_cpu = [arguments.to_cpu(one) for one in args]
     named = {key: arguments.to_cpu(one) for key, one in kwargs.items()}
     arguments.check()
-    if op.namespace == "npu":
-        return _done(op, arguments, on_cpu, named, kwargs)
-    if op.namespace not in _RUN_ON_CPU:
+    if known.namespace == "npu":
+        return _done(known, arguments, on_cpu, named, kwargs)
+    if known.namespace not in _RUN_ON_CPU:
         raise NotImplementedError(
             f"{name} has no kernel for npu tensors (no PrivateUse1 kernel is registered); the "
             "simulated NPU runs torch's own operators and torch_npu's, and never falls back to the "
@@ -199,29 +231,29 @@ def _run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, 
     named.pop("pin_memory", None)
     if known.may_wait and _waits(name, args):
         host_waits(name)
-    return _done(op, arguments, on_cpu, named, kwargs)
+    return _done(known, arguments, on_cpu, named, kwargs)
 
 
 def _done(
-    op: torch._ops.OpOverload,
+    known: _Operator,
     arguments: _Arguments,
     args: list[Any],
     kwargs: dict[str, Any],
     original_kwargs: Mapping[str, Any],
 ) -> Any:
     """Run a call, into the graph that is being captured if there is one."""
-    graph = capturing()
+    op, graph = known.op, capturing()
     if graph is not None:
         for target in _written(op, args, kwargs):
             graph.keep_contents(target)
     given = len(arguments.pairs)
-    if op.namespace == "npu":
+    if known.namespace == "npu":
         result = _run_torch_npu(op, args, kwargs)
     else:
-        result = _call(op, args, kwargs, arguments, original_kwargs)
-    grown = [made for _, made in arguments.pairs[given:]]
-    here = arguments.to_npu(result)
+        result = _call(known, args, kwargs, arguments, original_kwargs)
+    here = arguments.to_npu(result, fresh=known.fresh)
     if graph is not None and not op.is_view:
+        grown = [made for _, made in arguments.pairs[given:]]
         run = partial(_again, op, arguments.index)
         _record(graph, run, arguments, args, kwargs, result, grown)
     return here
@@ -229,10 +261,14 @@ def _done(
 
 def _again(op: torch._ops.OpOverload, device: int, /, *args: Any, **kwargs: Any) -> Any:
     """Run a recorded call once more."""
-    if op.namespace == "npu":
+    known = _operator(op)
+    if known.namespace == "npu":
         return _run_torch_npu(op, list(args), kwargs)
+    call = _with_scalars(known, list(args))
+    if not known.seeded:
+        return call(*args, **kwargs)
     with drawing_from(default_generator(device)):
-        return _with_scalars(op, list(args))(*args, **kwargs)
+        return call(*args, **kwargs)
 
 
 def _written(
@@ -292,16 +328,16 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _call(
-    op: torch._ops.OpOverload,
+    known: _Operator,
     args: list[Any],
     kwargs: dict[str, Any],
     arguments: _Arguments,
     original_kwargs: Mapping[str, Any],
 ) -> Any:
     """Call the CPU kernel, with random numbers of the device and room for ``out`` tensors."""
-    call = _with_scalars(op, args)
-    outs = _resizable_outs(op, kwargs, original_kwargs, only_empty=True)
-    if _operator(op).seeded and not _has_generator(args, kwargs):
+    call = _with_scalars(known, args)
+    outs = _resizable_outs(known, kwargs, original_kwargs, only_empty=True)
+    if known.seeded and not _has_generator(args, kwargs):
         with drawing_from(default_generator(arguments.index)):
             result = call(*args, **kwargs)
     else:
@@ -310,7 +346,7 @@ def _call(
         except RuntimeError as error:
             if _RESIZE_REFUSED not in str(error):
                 raise
-            outs = _resizable_outs(op, kwargs, original_kwargs, only_empty=False)
+            outs = _resizable_outs(known, kwargs, original_kwargs, only_empty=False)
             result = call(*args, **kwargs)
     for original, made in outs:
         replace_contents(original, made)
@@ -318,16 +354,16 @@ def _call(
     return result
 
 
-def _with_scalars(op: torch._ops.OpOverload, args: list[Any]) -> Any:
+def _with_scalars(known: _Operator, args: list[Any]) -> Any:
     """The overload to call: Python numbers may stand for tensors here, but not in its schema."""
-    for is_tensor, value in zip(_operator(op).tensors, args, strict=False):
-        if is_tensor and isinstance(value, (int, float, complex)):
-            return op.overloadpacket
-    return op
+    for place in known.tensors:
+        if place < len(args) and isinstance(args[place], (int, float, complex)):
+            return known.op.overloadpacket
+    return known.op
 
 
 def _resizable_outs(
-    op: torch._ops.OpOverload,
+    known: _Operator,
     kwargs: dict[str, Any],
     original_kwargs: Mapping[str, Any],
     *,
@@ -335,7 +371,7 @@ def _resizable_outs(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Put fresh CPU tensors in place of ``out`` tensors, whose aliases cannot grow."""
     outs = []
-    for name in _operator(op).written:
+    for name in known.written:
         original = original_kwargs.get(name)
         if isinstance(original, torch.Tensor) and original.device.type == "npu":
             if only_empty and original.numel() > 0:

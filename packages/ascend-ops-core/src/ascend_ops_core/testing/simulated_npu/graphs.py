@@ -63,7 +63,7 @@ class _Region:
     calls: list[Callable[[], object]] = field(default_factory=list)
     outside: dict[int, tuple[Allocation, str]] = field(default_factory=dict)
     inside: dict[int, tuple[Made, Allocation]] = field(default_factory=dict)
-    kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    kept: dict[Any, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     owned: list[torch.Tensor] = field(default_factory=list)
 
 
@@ -114,7 +114,7 @@ class NPUGraph:
         region = self._held()
         _current.graph = None
         with torch.inference_mode():
-            for target, old in reversed(region.kept):
+            for target, old in reversed(region.kept.values()):
                 target.copy_(old)
             for result in region.owned:
                 if result.is_floating_point():
@@ -218,7 +218,10 @@ class NPUGraph:
         region = self._held()
         allocation = MEMORY.at(target.data_ptr()) if target.numel() else None
         if allocation is None or allocation.start not in region.inside:
-            region.kept.append((target, target.clone()))
+            place = (target.data_ptr(), target.dtype, target.shape, target.stride())
+            # What stood there before the first of several writes is what comes back.
+            if place not in region.kept:
+                region.kept[place] = (target, target.clone())
 
     def _note_made(self, region: _Region, name: str, alias: torch.Tensor) -> None:
         allocation = MEMORY.at(alias.data_ptr()) if alias.numel() else None

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 _LOOK_AGAIN = 64
+
+_storage: Any = torch.UntypedStorage
+_expired, _forget = _storage._expired, _storage._free_weak_ref
 
 
 @dataclass
@@ -55,6 +58,18 @@ class DeviceMemory:
         self.allocated -= size
 
 
+class Holder:
+    """A storage over an allocation, which it does not keep alive."""
+
+    __slots__ = ("reference",)
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.reference = storage._weak_ref()
+
+    def __del__(self) -> None:
+        _forget(self.reference)
+
+
 @dataclass
 class Allocation:
     """A piece of memory; ``start`` is its address."""
@@ -62,12 +77,12 @@ class Allocation:
     start: int
     size: int
     device: int
-    holders: list[StorageWeakRef] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)
 
     def ended(self) -> bool:
         """Whether no npu tensor lies over it any more."""
         # Views come and go by the thousand, so those that are gone are not looked at again.
-        while self.holders and self.holders[-1].expired():
+        while self.holders and _expired(self.holders[-1].reference):
             self.holders.pop()
         return not self.holders
 
@@ -96,7 +111,7 @@ class Memory:
         if allocation is None:
             storage = source.untyped_storage()
             allocation = self._new(storage.data_ptr(), storage.nbytes(), device)
-        allocation.holders.append(StorageWeakRef(alias.untyped_storage()))
+        allocation.holders.append(Holder(alias.untyped_storage()))
 
     def of(self, device: int) -> DeviceMemory:
         """Return the figures of a device as of now."""
@@ -117,8 +132,11 @@ class Memory:
                 f"simulated npu:{device} has {here.total} bytes, {here.allocated} are in use, and "
                 f"{size} more were asked for"
             )
-        if start in self._allocations:
-            self._end(self._allocations[start])
+        # What began here is gone. Left standing, it would hide this allocation from a search.
+        first, behind = (bisect.bisect_left(self._starts, one) for one in (start, start + size))
+        for inside in self._starts[first:behind]:
+            if inside == start or self._allocations[inside].ended():
+                self._end(self._allocations[inside])
         allocation = self._allocations[start] = Allocation(start, size, device)
         bisect.insort(self._starts, start)
         here.add(size)
@@ -127,8 +145,10 @@ class Memory:
     def _containing(self, address: int) -> Allocation | None:
         while place := bisect.bisect_right(self._starts, address):
             found = self._allocations[self._starts[place - 1]]
+            if address >= found.start + found.size:
+                return None
             if not found.ended():
-                return found if address < found.start + found.size else None
+                return found
             self._end(found)
         return None
 
