@@ -25,12 +25,14 @@ class Passes:
         count: passes, its inner loop counting once.
         held: passes by which its buffer counts, where its inner loop uses it again.
         scalar: passes by which accesses to single elements count, where all stand before that loop.
+        less: bytes that these passes count too often, since they move beside that loop.
     """
 
     kernel: str
     count: float
     held: float | None = None
     scalar: float | None = None
+    less: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Work:
         remark: what the page has to say about it.
         also: kernels of theirs that do the rest of the work, with the units of a pass of each.
         more: bytes of a unit that ours moves for a result that theirs does not give.
+        family: of devices for which both are compiled.
     """
 
     theirs: str
@@ -78,6 +81,7 @@ class Work:
     package: str = "ascend_ops_core"
     also: tuple[tuple[str, float], ...] = ()
     more: float = 0.0
+    family: str = "A2"
 
 
 def per_rows(constants: dict[str, Any]) -> float:

@@ -21,8 +21,14 @@ _MERGED = (
 )
 _INVERTED = (
     "theirs inverts blocks of 16 in the same kernel, row after row in a loop; ours in one of its "
-    "own, for 16 heads at once, whose loops over rows, and over the 6 KiB of zeros beside the "
+    "own, for 32 heads at once, whose loops over rows, and over the 6 KiB of zeros beside the "
     "blocks of a chunk, count once as well"
+)
+_SCALAR_SUMS = "the scalar sums in their package kda are the same kernel"
+_STATES = (
+    "U is not made by ours, whose last kernel multiplies the inverse with values and takes from "
+    "that, before rounding, what the state says; the chunk of a request, with its state read "
+    "before and written behind it, on both sides"
 )
 
 LINEAR_ROWS: tuple[Work, ...] = (
@@ -47,6 +53,20 @@ LINEAR_ROWS: tuple[Work, ...] = (
         package=ATTENTION,
     ),
     Work(
+        "fla.cumsum.chunk_local_cumsum_scalar_kernel",
+        "sums of decays of 32 heads",
+        "chunk",
+        2.0,
+        "chunk_gated_delta_rule",
+        chunk_inputs((16, 32), channels=False),
+        lambda constants: float(constants["TAKEN"]),
+        looped=False,
+        kernel="_sums_kernel",
+        remark="a pass has two chunks on their side; on ours four, if all are whole, and one that "
+        f"is broken off; {_SCALAR_SUMS}",
+        package=ATTENTION,
+    ),
+    Work(
         "fla.cumsum, fla.chunk_scaled_dot_kkt",
         "sums of decays, and products of keys weighted by them",
         _CHUNK,
@@ -54,11 +74,27 @@ LINEAR_ROWS: tuple[Work, ...] = (
         "chunk_gated_delta_rule",
         chunk_inputs((16, 32), channels=False),
         lambda constants: 1.0,
-        passes=(Passes("_sums_kernel", 1 / 32), Passes("_system_kernel", 1 / 2)),
-        remark="a pass of sums has two chunks of 32 heads on their side and one on ours, since "
-        "each chunk of a ragged batch is summed for itself; value heads that share a key head "
-        "share the product on ours; the scalar sums in their package kda are the same kernel",
+        passes=(Passes("_sums_kernel", 1 / 128), Passes("_system_kernel", 1 / 2)),
+        remark="a pass of sums has two chunks of 32 heads on their side and four on ours; value "
+        f"heads that share a key head share the product on ours; {_SCALAR_SUMS}",
         package=ATTENTION,
+    ),
+    Work(
+        "fla.solve_tril.solve_tril_16x16_kernel",
+        "inverses of blocks of 16 on the diagonal",
+        "block",
+        38.0,
+        "chunk_gated_delta_rule",
+        chunk_inputs((16, 32), channels=False),
+        lambda constants: float(constants["TAKEN"] * constants["BLOCKS"]),
+        held=lambda constants: float(constants["TAKEN"]),
+        kernel="_blocks_kernel",
+        remark="the same for chunks of 16, 32 and 64 tokens, but on A5 theirs crashes the compiler "
+        "for two of the three; a program of theirs passes two tiles of 38 blocks, of which the "
+        "figures are for one, its loops by their trip counts as ours; the zeros that ours stores "
+        "beside a block are left off",
+        package=ATTENTION,
+        more=1024.0,
     ),
     Work(
         "fla.solve_tril.merge_16x16_to_64x64_inverse_kernel",
@@ -85,6 +121,26 @@ LINEAR_ROWS: tuple[Work, ...] = (
         package=ATTENTION,
     ),
     Work(
+        "kda.kda.chunk_kda_scaled_dot_kkt_fwd",
+        "products of keys and of queries decayed by channel, a head of 128",
+        _CHUNK,
+        1.0,
+        "chunk_gated_delta_rule",
+        chunk_inputs((32, 32), channels=True),
+        lambda constants: 1.0,
+        passes=(
+            Passes("_near_kernel", 4 / 2),
+            Passes("_far_kernel", 2.0),
+            Passes("_far_kernel", 1.0),
+        ),
+        remark="theirs are `chunk_kda_scaled_dot_kkt_fwd_kernel_intra_sub_inter`, for 6 pairs of "
+        "blocks of 16, whose loop over two halves of the channels counts once, and "
+        "`..._intra_sub_intra`, for the 4 blocks on the diagonal, key after key in a loop; ours "
+        "multiplies halves of 32 and of 64 tokens, and goes token after token through the blocks "
+        "on the diagonal of two heads",
+        package=ATTENTION,
+    ),
+    Work(
         "kda.solve_tril.merge_16x16_to_64x64_inverse_kernel_kda",
         "inverse of a triangular system of 64",
         _CHUNK,
@@ -93,7 +149,7 @@ LINEAR_ROWS: tuple[Work, ...] = (
         chunk_inputs((32, 32), channels=True),
         lambda constants: 1.0,
         passes=(
-            Passes("_blocks_kernel", 4 / 16),
+            Passes("_blocks_kernel", 4 / 32),
             Passes("_merge_kernel", 1 / 2),
             Passes("_merge_kernel", 1 / 4),
         ),
@@ -108,7 +164,7 @@ LINEAR_ROWS: tuple[Work, ...] = (
         "chunk_gated_delta_rule",
         chunk_inputs((32, 32), channels=True),
         lambda constants: 1.0,
-        passes=(Passes("_blocks_kernel", 2 / 16), Passes("_merge_kernel", 1 / 4)),
+        passes=(Passes("_blocks_kernel", 2 / 32), Passes("_merge_kernel", 1 / 4)),
         remark=_INVERTED,
         package=ATTENTION,
     ),
@@ -134,6 +190,36 @@ LINEAR_ROWS: tuple[Work, ...] = (
         per_rows,
         looped=False,
         kernel="_kda_kernel",
+        package=ATTENTION,
+    ),
+    Work(
+        "fla.wy_fast, fla.chunk_delta_h, fla.chunk_o",
+        "W and U, states and outputs from the inverse on, a head of 128 by 128",
+        _CHUNK,
+        1.0,
+        "chunk_gated_delta_rule",
+        chunk_inputs((16, 32), channels=False),
+        lambda constants: 1.0,
+        passes=(
+            Passes("_inner_kernel", 1 / 2),
+            Passes("_operands_kernel", 1.0),
+            Passes("_pass_kernel", 1.0),
+        ),
+        remark=f"{_STATES}; products of queries and keys are made in `fla.chunk_o` and in "
+        "`_inner_kernel`, which has them for both value heads of a key head",
+        package=ATTENTION,
+    ),
+    Work(
+        "kda.kda.recompute_w_u_fwd_kernel, kda.chunk_delta_h, kda.kda.chunk_gla_fwd_kernel_o",
+        "the same with decays of channels, products of queries and keys given",
+        _CHUNK,
+        1.0,
+        "chunk_gated_delta_rule",
+        chunk_inputs((32, 32), channels=True),
+        lambda constants: 1.0,
+        passes=(Passes("_operands_kernel", 1.0), Passes("_pass_kernel", 1.0)),
+        remark=f"{_STATES}; a pass of theirs over states and one over outputs has half of the "
+        "values, and their loops over halves of the keys count once",
         package=ATTENTION,
     ),
     Work(

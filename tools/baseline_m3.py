@@ -6,7 +6,7 @@ from typing import Any
 
 from ascend_ops_core.cases import Inputs
 
-from tools.baseline_inputs import ATTENTION, BF16, Units, Work, case_inputs
+from tools.baseline_inputs import ATTENTION, BF16, Passes, Units, Work, case_inputs
 
 _FOLDER = "models.minimax_m3.ops."
 _SCORED = (
@@ -17,6 +17,13 @@ _SCORED = (
 _PREPARED = (
     "those two kernels of theirs for what is one of ours: scores, then priorities and what is not "
     "seen"
+)
+_SCORED_A5 = (
+    "with two blocks of keys and the beginning of the query, on both sides; ours also fills the 32 "
+    "scores of a row that are not seen, and gives priorities"
+)
+_PREPARED_A5 = (
+    _PREPARED + "; the synchronisations of the second, which are not known, count as none"
 )
 _MERGED = "ours returns the logarithm, too, whose 4 bytes for a head are left off"
 _BLOCKS = (
@@ -45,10 +52,12 @@ def _scored(
     theirs: str,
     what: str,
     unit: str,
-    units: tuple[float, Units],
+    units: tuple[float, Units | None],
     case: str,
     remark: str,
     also: tuple[tuple[str, float], ...] = (),
+    passes: tuple[Passes, ...] = (),
+    family: str = "A2",
 ) -> Work:
     return Work(
         f"{_FOLDER}{theirs}",
@@ -62,6 +71,8 @@ def _scored(
         remark=remark,
         package=ATTENTION,
         also=tuple((f"{_FOLDER}{name}", count) for name, count in also),
+        passes=passes,
+        family=family,
     )
 
 
@@ -88,6 +99,7 @@ def _merged(theirs: str, parts: int) -> Work:
 _BLOCKS_OF_A_PASS = 2.0
 _PREFILL = "msa_m3_triton._prefill_index_score_kernel"
 _DECODE_A5 = "msa_m3_triton_a5._decode_qk_score_kernel"
+_PREFILL_A5 = "msa_m3_triton_a5._index_block_score_kernel"
 
 M3: tuple[Work, ...] = (
     _scored(
@@ -142,4 +154,43 @@ M3: tuple[Work, ...] = (
     ),
     _merged("msa_m3_triton._merge_topk_attn_out_kernel", 2),
     _merged("msa_m3_triton_a5._merge_topk_attn_out_kernel", 8),
+)
+
+# Theirs takes a tile of 128 queries of one head, for which the unified buffer of A2 is too small,
+# and has a loop for blocks that are seen whole and one for the others. Ours has one loop, which
+# counts twice, for tiles of 256 rows.
+_ROWS_A5 = 256
+# The queries, the last block that each sees, and 32 columns that none sees.
+_BESIDE = _ROWS_A5 * (128 * 2 + 4 + 32 * 4)
+
+
+def _passes_a5(rows: float) -> tuple[Passes, ...]:
+    share = rows / _ROWS_A5
+    return (
+        Passes("_block_scores_kernel", _BLOCKS_OF_A_PASS * share, held=share, less=_BESIDE * share),
+    )
+
+
+M3_A5: tuple[Work, ...] = (
+    _scored(
+        _PREFILL_A5,
+        "scores of blocks for a prompt's queries",
+        "score",
+        (128 * _BLOCKS_OF_A_PASS, None),
+        "m3_prefill",
+        _SCORED_A5,
+        passes=_passes_a5(128),
+        family="A5",
+    ),
+    _scored(
+        "msa_m3_triton_a5._prefill_index_score_prepare_for_topk_kernel",
+        "the same with priorities",
+        "row of scores",
+        (8.0, None),
+        "m3_prefill",
+        _PREPARED_A5,
+        also=((_PREFILL_A5, 128.0),),
+        passes=_passes_a5(8),
+        family="A5",
+    ),
 )

@@ -30,7 +30,7 @@ from tools.baseline_inputs import (
     split_mrope_inputs,
 )
 from tools.baseline_linear import LINEAR_ROWS
-from tools.baseline_m3 import M3
+from tools.baseline_m3 import M3, M3_A5
 from tools.baseline_speculation import SPECULATED
 
 _CHANNELS = "1,024 channels"
@@ -385,4 +385,5 @@ ROWS: tuple[Work, ...] = (
     ),
     *SPECULATED,
     *LINEAR_ROWS,
+    *M3_A5,
 )

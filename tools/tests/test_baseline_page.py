@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
-from tools.baseline_page import PAGE, THEIRS, Figures, Row, render, summed, their_figures
+from tools.baseline_inputs import Passes
+from tools.baseline_page import PAGE, THEIRS, Figures, Row, render, summed, their_figures, together
 from tools.baseline_work import ROWS
 
 COUNTS = {
@@ -40,6 +42,21 @@ def test_weighted_counts_go_before() -> None:
 def test_kernels_behind_each_other_share_the_buffer() -> None:
     parts = Figures(10.0, 4.0, 6.0, 2.0, 0.0), Figures(12.0, 1.0, 2.0, 3.0, 4.0)
     assert summed(*parts) == Figures(12.0, 5.0, 8.0, 5.0, 4.0)
+
+
+def test_bytes_beside_a_loop_that_passes_often_count_once() -> None:
+    passes = Passes("_ours", 2.0, held=1.0, less=1024.0)
+    counted = together([(Figures(10.0, 4.0, 6.0, 2.0, 1.0), passes)], 4.0)
+    assert counted == Figures(2.5, 2.0, 11 / 4, 1.0, 0.5)
+
+
+def test_another_family_has_a_table_of_its_own() -> None:
+    rows = [_row(Figures(1.0, 1.0, 1.0, 1.0, 0.0)), _row(Figures(2.0, 2.0, 2.0, 2.0, 0.0), "so")]
+    page = render("head\n\n", [rows[0], replace(rows[1], family="A5")])
+    first, second = page.split("## On A5")
+    assert "10 : 1 (0.10)" in first
+    assert "10 : 2 (0.20)" in second
+    assert "a sum (a)" in second
 
 
 def test_what_is_worse_is_bold() -> None:

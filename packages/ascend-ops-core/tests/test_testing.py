@@ -16,6 +16,16 @@ def test_tolerance_follows_the_dtype(dtype: torch.dtype) -> None:
         assert_close(one, one.double() + 3 * (bar.atol + bar.rtol))
 
 
+def test_operands_widen_the_tolerance_and_never_narrow_it() -> None:
+    wide, one = TOLERANCES[torch.bfloat16], torch.ones(3)
+    near, far = (one.double() + part * (wide.atol + wide.rtol) for part in (0.9, 3))
+    assert_close(one, near, operands=torch.bfloat16)
+    for other, operands in ((near, None), (near, torch.float32), (far, torch.bfloat16)):
+        with pytest.raises(AssertionError):
+            assert_close(one, other, operands=operands)
+    assert_close(one.bfloat16(), near, operands=torch.float32)
+
+
 def test_nan_shapes_and_unknown_dtypes() -> None:
     nan = torch.tensor([float("nan")])
     assert_close(nan, nan)

@@ -353,8 +353,6 @@ def test_deepseek_v4_s_draft_is_counted_and_checked(tmp_path: Path) -> None:
 
     (problem,) = check_checkpoint(DEMO, inside).problems
     assert "dspark_target_layer_ids" in problem
-    with pytest.raises(InvalidInputError, match="for DeepSeek-V4"):
-        plan(DEMO, draft=Speculation("eagle3", 5, LLAMA), speculative_tokens=5)
     with pytest.raises(InvalidInputError, match="without a model"):
         plan(QWEN3, draft=inside, speculative_tokens=2)
     (problem,) = check_checkpoint(DEMO, Speculation("dspark", 5, QWEN3)).problems
@@ -376,6 +374,21 @@ def test_a_quantised_draft_of_deepseek_v4_is_counted_as_it_is_stored(tmp_path: P
             size = 4 if wide else 2
         expected += torch.Size(shape).numel() * size
     assert plan(stored, draft=inside, speculative_tokens=5).weights["draft"] == expected
+
+
+def test_ordinary_attention_beside_deepseek_v4_is_counted_in_its_blocks() -> None:
+    own = Speculation("dflash", 7, CHECKPOINTS / "v4-dflash2")
+    made = plan(DEMO, draft=own, speculative_tokens=7, dtype="float32")
+    without = plan(DEMO, dtype="float32")
+    stored = read_headers(CHECKPOINTS / "v4-dflash2").values()
+    assert made.weights["draft"] == 4 * sum(torch.Size(shape).numel() for shape, _ in stored)
+    # Two layers keep keys and values of two heads of 32 in blocks of 256 tokens.
+    main, alone = made.pool.groups[0], without.pool.groups[0]
+    assert main.bytes_used - alone.bytes_used == 2 * 256 * 2 * 2 * 32 * 4
+    assert main.block_tokens == alone.block_tokens == 256
+    assert check_checkpoint(DEMO, own).problems == []
+    (problem,) = check_checkpoint(DEMO, Speculation("dflash", 7, QWEN3)).problems
+    assert "planned are DFlash" in problem
 
 
 def test_the_command_checks_a_draft() -> None:

@@ -7,8 +7,8 @@ NPU, over :mod:`ascend_attention.ops.gated_delta_rule`. What differs:
 - Only the forward pass exists; tensors that need a gradient are refused.
 - Gates are given as logarithms of the decay and betas behind the sigmoid: ``use_gate_in_kernel``,
   ``use_beta_sigmoid_in_kernel`` and what belongs to them are not taken, nor are decays of values.
-- States are computed in float32 and returned in float32, as there; products of chunks are made in
-  float32, where fla rounds them to the dtype of the queries.
+- States are computed in float32 and returned in float32, as there; on a CPU products of chunks are
+  made in float32, where fla, like our kernels for NPUs, rounds operands to the queries' dtype.
 - float32 queries are taken by the chunk forms, too.
 """
 

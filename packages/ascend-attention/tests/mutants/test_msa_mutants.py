@@ -11,7 +11,7 @@ pytestmark = pytest.mark.interpreter
 @pytest.mark.parametrize(
     ("original", "replacement"),
     [
-        ("passed &= key[None, :] <=", "passed &= key[None, :] - 1.0 <="),
+        ("seen = key[None, :] <=", "seen = key[None, :] - 1.0 <="),
         ("number < INIT_BLOCKS, _INIT", "number < 0, _INIT"),
         ("behind_it < LOCAL_BLOCKS", "behind_it <= LOCAL_BLOCKS"),
         ("number = first_block + column * block_stride", "number = first_block + column"),

@@ -22,10 +22,13 @@ ROWS = 16
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A process group of one."""
+    """A process group of one: that of an engine that other tests keep alive here, or a new one."""
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.distributed import cleanup_dist_env_and_memory, parallel_state
 
+    if parallel_state.model_parallel_is_initialized():
+        yield
+        return
     place = tmp_path_factory.mktemp("group") / "rendezvous"
     with set_current_vllm_config(VllmConfig()):
         parallel_state.init_distributed_environment(1, 0, f"file://{place}", 0, "gloo")

@@ -81,6 +81,8 @@ class Case:
         make: returns the arguments in the schema's order.
         large: a size that is used in production; only its shapes are used (compile, contract).
         scale: magnitude of the terms that are summed, for the tolerance of float results.
+        operands: dtype that kernels round intermediate values to where products take them, whose
+            tolerance then holds for float32 results as well.
         unspecified: NPU implementations whose documentation does not say what comes out for these
             values; the proof on the simulated device takes the next one.
     """
@@ -89,6 +91,7 @@ class Case:
     make: Callable[[Inputs], tuple[Any, ...]]
     large: bool = False
     scale: float = 1.0
+    operands: torch.dtype | None = None
     unspecified: tuple[str, ...] = ()
 
     def arguments(self, device: str = "cpu") -> tuple[Any, ...]:

@@ -67,8 +67,8 @@ DEFAULTS: dict[str, Any] = {
     "disable_log_stats": False,
 }
 
-# Engines run where vLLM's calls of it do nothing.
-_freeze = gc.freeze
+# Bound at import: while engines run, gc's own does nothing, so that vLLM freezes none of them.
+freeze = gc.freeze
 
 FAMILIES: dict[type, tuple[Any, Any]] = {
     TinyV4Spec: (write_checkpoint, Oracle),
@@ -322,7 +322,7 @@ class Engine:
         # It looks for garbage in the end, as is wanted here.
         cleanup_dist_env_and_memory()
         # What is left are modules and oracles, which the next search need not look at.
-        _freeze()
+        freeze()
 
 
 def keep_garbage(generation: int = 2) -> int:

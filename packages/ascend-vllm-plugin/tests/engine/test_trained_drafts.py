@@ -12,6 +12,7 @@ from .trained_drafts import (
     DRAFTS,
     Draft,
     check_acceptance,
+    check_memory,
     check_scheduling,
     check_widths,
     start,
@@ -48,3 +49,7 @@ def test_a_full_context_a_prefix_hit_and_preemption(engine: Engine, draft: Draft
     """Where the draft's caches lie in blocks with the target's."""
     if draft.target == "v4":
         check_scheduling(engine, draft)
+
+
+def test_memory_is_what_was_planned(engine: Engine, draft: Draft) -> None:
+    check_memory(engine, draft)

@@ -17,9 +17,13 @@ from typing import Any
 from ascend_models_deepseek.testing import Oracle
 from ascend_models_deepseek.testing.oracle_v3 import V3Oracle
 from ascend_specdec.testing.block_oracle import BlockOracle, load_draft
+from ascend_vllm_plugin.planning.drafts import Speculation
+from ascend_vllm_plugin.planning.plan import make_plan
+from ascend_vllm_plugin.planning.request import PlanRequest
+from ascend_vllm_plugin.planning.source import read_model
 
 from .harness import Engine, Request
-from .speculation import check_every_width, interrupted
+from .speculation import check_every_width, check_planned, interrupted
 from .trained import CHECKPOINTS, story_prompt
 
 DEMO = Path(__file__).parents[2] / "src/ascend_vllm_plugin/data/tiny-deepseek-v4"
@@ -68,6 +72,7 @@ class Draft:
 
 DRAFTS = (
     Draft("llama", "dflash2"),
+    Draft("llama", "dspark"),
     Draft("v4", "dflash2"),
 )
 
@@ -104,10 +109,13 @@ def assert_said(draft: Draft, requests: Sequence[Request], tokens: Sequence[list
         assert rows[len(request.prompt) - 1 :].argmax(dim=-1).tolist() == found
 
 
-def check_acceptance(engine: Engine, draft: Draft) -> None:
+SHAPES = ((1, 40, 0), (64, 33, 1), (130, 40, 2), (31, 40, 0), (65, 40, 0), (100, 24, 2))
+"""Requests of (prompt tokens, generated tokens, step at which they join)."""
+
+
+def check_acceptance(engine: Engine, draft: Draft, most: int = len(SHAPES)) -> None:
     """A ragged batch in chunks: tokens, and at each place as many right drafts as there must be."""
-    shapes = ((1, 40, 0), (31, 40, 0), (64, 33, 1), (65, 40, 0), (130, 40, 2), (100, 24, 2))
-    requests = [Request(story_prompt(n, n), count, at) for n, count, at in shapes]
+    requests = [Request(story_prompt(n, n), count, at) for n, count, at in SHAPES[:most]]
     longer = [Request(one.prompt, one.count + WIDTH) for one in requests]
     said = [one.tokens for one in engine.run(longer)]
     assert_said(draft, longer, said)
@@ -157,6 +165,29 @@ def check_scheduling(engine: Engine, draft: Draft) -> None:
     with interrupted(engine, 4, 7):
         results = engine.run([*requests, again])
     assert_said(draft, [*requests, again], [one.tokens for one in results])
+
+
+def check_memory(engine: Engine, draft: Draft) -> None:
+    """Caches, and of a Llama's drafts weights and buffers, are those that `plan` counts."""
+    folder, _ = TARGETS[draft.target]
+    if draft.target != "v4":
+        check_planned(engine, folder, "cpu")
+        return
+    given = engine.engine.vllm_config.speculative_config
+    way = Speculation(given.method, WIDTH, draft.folder)
+    length = engine.engine.model_config.max_model_len
+    request = PlanRequest(
+        "cpu",
+        max_model_len=length,
+        dtype="float32",
+        memory_bytes=1 << 30,
+        speculative_tokens=WIDTH,
+        draft=way,
+    )
+    plan = make_plan(read_model(folder), request)
+    allocated = engine.scheduler.kv_cache_config
+    sizes = {tensor.size for tensor in allocated.kv_cache_tensors}
+    assert sizes == {allocated.num_blocks * plan.pool.stride}
 
 
 def _counted(engine: Engine) -> list[float]:

@@ -32,6 +32,7 @@ def main(arguments: Path, result: Path) -> None:
         max_tokens=given["count"],
         temperature=0,
         logprobs=-1,
+        flat_logprobs=True,
         detokenize=False,
         ignore_eos=True,
     )
@@ -43,12 +44,11 @@ def main(arguments: Path, result: Path) -> None:
     if given.get("reductions"):
         assert min(llm.collective_rpc("count_reductions")) > 0
     stored: dict[str, torch.Tensor] = {}
+    vocab = llm.llm_engine.model_config.get_vocab_size()
     for i, output in enumerate(llm.generate(prompts, params, use_tqdm=False)):
         completion = output.outputs[0]
         stored[f"tokens.{i}"] = torch.tensor(completion.token_ids)
-        stored[f"logits.{i}"] = torch.tensor(
-            [[row[token].logprob for token in range(len(row))] for row in completion.logprobs]
-        )
+        stored[f"logits.{i}"] = dense(completion.logprobs, vocab)
     if given.get("memory"):
         for rank, figures in enumerate(llm.collective_rpc("memory_figures")):
             stored |= {f"memory.{rank}.{n}": torch.tensor(size) for n, size in figures.items()}
@@ -64,6 +64,16 @@ def main(arguments: Path, result: Path) -> None:
         for rank, calls in enumerate(llm.collective_rpc("reductions")):
             stored[f"reductions.{rank}"] = torch.tensor(calls)
     save_file(stored, result)
+
+
+def dense(rows: Any, vocab: int) -> torch.Tensor:
+    """Turn vLLM's flat list of (token, logit) pairs into `[positions, vocab]`; NaN where absent."""
+    table = torch.full((len(rows), vocab), float("nan"))
+    ids, values = torch.tensor(rows.token_ids), torch.tensor(rows.logprobs)
+    spans = zip(rows.start_indices, rows.end_indices, strict=True)
+    for row, (start, end) in enumerate(spans):
+        table[row, ids[start:end]] = values[start:end]
+    return table
 
 
 if __name__ == "__main__":

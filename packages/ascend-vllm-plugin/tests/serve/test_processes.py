@@ -28,7 +28,7 @@ from safetensors.torch import load_file
 
 pytestmark = pytest.mark.serve
 
-COUNT = 64
+COUNT = 32
 REDUNDANT = 3
 TIMEOUT_S = 280
 GENERATE = Path(__file__).with_name("generate.py")

@@ -318,13 +318,12 @@ class K3Oracle:
         made = (self._weight(f"{name}.kv_b_proj") @ latent).view(heads, nope + wide)
         memory.keys.append(torch.cat([made[:, :nope], both[rank:].expand(heads, rope)], dim=1))
         memory.values.append(made[:, nope:])
+        keys, values = torch.stack(memory.keys), torch.stack(memory.values)
         outs = []
         for h, q in enumerate(query.view(heads, nope + rope)):
-            scores = torch.stack([(q * one[h]).sum() for one in memory.keys])
+            scores = (keys[:, h] * q).sum(-1)
             shares = (scores / (nope + rope) ** 0.5).softmax(0)
-            outs.append(
-                sum(share * one[h] for share, one in zip(shares, memory.values, strict=True))
-            )
+            outs.append((shares.unsqueeze(1) * values[:, h]).sum(0))
         out = torch.cat(outs)
         if config["mla_use_output_gate"]:
             out = out * torch.sigmoid(self._weight(f"{name}.g_proj") @ x)

@@ -132,7 +132,7 @@ def _compare(what: str, actual: Any, expected: Any, case: Case) -> None:
         assert actual.shape == expected.shape, f"{what}: {actual.shape}, not {expected.shape}"
         assert actual.dtype == expected.dtype, f"{what}: {actual.dtype}, not {expected.dtype}"
         if expected.dtype.is_floating_point and expected.element_size() > 1:
-            assert_close(actual, expected, scale=case.scale)
+            assert_close(actual, expected, scale=case.scale, operands=case.operands)
         else:
             _compare_exactly(what, actual, expected)
     else:

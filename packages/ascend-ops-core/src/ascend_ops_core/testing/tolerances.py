@@ -29,19 +29,28 @@ TOLERANCES: dict[torch.dtype, Tolerance] = {
 16-bit result may differ by two units in the last place and a rounded intermediate value."""
 
 
-def assert_close(actual: torch.Tensor, expected: torch.Tensor, *, scale: float = 1.0) -> None:
+def assert_close(
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    *,
+    scale: float = 1.0,
+    operands: torch.dtype | None = None,
+) -> None:
     """Fail unless ``actual`` equals ``expected`` within the tolerance of its own dtype.
 
     Args:
         actual: the result under test.
         expected: what is right, of the same shape and any float dtype. NaN equals NaN.
         scale: magnitude of the terms that were summed, where it is far from one.
+        operands: what intermediate values are rounded to where they are operands of products; a
+            result of a wider dtype is held to the tolerance of this one.
 
     Raises:
         AssertionError: another shape, or a difference beyond the tolerance.
         KeyError: a dtype without a tolerance.
     """
-    bar = TOLERANCES[actual.dtype]
+    formats = (actual.dtype, actual.dtype if operands is None else operands)
+    bar = max((TOLERANCES[one] for one in formats), key=lambda one: one.rtol)
     torch.testing.assert_close(
         actual.double(),
         expected.double(),

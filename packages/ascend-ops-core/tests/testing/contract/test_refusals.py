@@ -30,6 +30,21 @@ def test_a_right_call_gives_the_announced_form_and_is_recorded(contract: Contrac
     assert str(call) == "npu_rms_norm(self=bfloat16[4, 8], gamma=bfloat16[8], epsilon=1e-05)"
 
 
+def test_calls_of_one_form_are_all_recorded_and_all_refused(contract: Contract) -> None:
+    """The meta kernel runs for the first of them alone."""
+    norm, sinkhorn = torch.ops.npu.npu_rms_norm.default, torch.ops.npu.npu_mhc_sinkhorn.default
+    gamma, given = torch.ones(8), [(4, 1e-5), (4, 1e-5), (5, 1e-5), (4, 1e-4), (4, 1e-5)]
+    contract.calls.clear()
+    for rows, epsilon in given:
+        y, rstd = contract.check(norm, (torch.rand(rows, 8), gamma), {"epsilon": epsilon})
+        assert (y.shape, y.dtype, rstd.shape) == ((rows, 8), torch.float32, (rows, 1))
+    seen = [(one.arguments["self"].shape[0], one.arguments["epsilon"]) for one in contract.calls]
+    assert seen == given
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="4 or 6 or 8"):
+            contract.check(sinkhorn, (torch.zeros(2, 5, 5),), {})
+
+
 def test_an_unknown_keyword_is_refused(contract: Contract) -> None:
     with pytest.raises(RuntimeError, match="Unknown keyword argument 'eps'"):
         torch.ops.npu.npu_rms_norm(_meta(4, 8), _meta(8), eps=1e-5)

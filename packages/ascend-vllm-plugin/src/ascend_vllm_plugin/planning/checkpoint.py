@@ -97,7 +97,7 @@ def check_checkpoint(directory: Path, speculation: Speculation | None = None) ->
 
 def _draft_problems(source: ModelSource, speculation: Speculation) -> list[str]:
     spec = source.spec
-    if isinstance(spec, DeepseekV4Spec) and speculation.reads_hidden_states:
+    if isinstance(spec, DeepseekV4Spec) and speculation.method == "dspark":
         return v4_draft_problems(source, speculation)
     if isinstance(spec, PlannedKimi) and speculation.model is not None:
         return k3_draft_problems(speculation.model, spec)

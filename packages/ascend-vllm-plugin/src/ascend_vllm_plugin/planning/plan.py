@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from ascend_attention.caches import default_block_tokens
 from ascend_attention.step_bytes import StepSize
 from ascend_models_deepseek.deepseek_v4.config import DeepseekV4Spec
 from ascend_ops_core.devices import facts_of
@@ -299,7 +300,11 @@ def _drafted(
         block_tokens=request.block_size,
     )
     if isinstance(spec, DeepseekV4Spec) and request.draft.reads_hidden_states:
-        return plan_v4_draft(source, request, target, projection)
+        if request.draft.method == "dspark":
+            return plan_v4_draft(source, request, target, projection)
+        # Keys and values lie in the blocks of its compressed rows.
+        blocks = request.block_size or default_block_tokens(request.device)
+        target = replace(target, block_tokens=blocks)
     if isinstance(spec, PlannedKimi) and request.draft.reads_hidden_states:
         model = request.draft.own_model()
         (latent,) = spec.caches(

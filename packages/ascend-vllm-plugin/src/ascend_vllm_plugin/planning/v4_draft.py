@@ -47,12 +47,6 @@ class _Draft:
     @classmethod
     def of(cls, source: ModelSource, way: Speculation) -> _Draft:
         """The draft that a way of drafting names for a target."""
-        if way.method != "dspark":
-            raise InvalidInputError(
-                f"method {way.method!r} for DeepSeek-V4",
-                "of drafts that read its hidden states DSpark is planned",
-                "Plan with mtp, dspark, medusa, ngram or suffix.",
-            )
         stored = source if way.model is None else read_model(way.model)
         if not isinstance(stored.spec, DeepseekV4Spec):
             raise InvalidInputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from ascend_vllm_plugin.planning.plan import Plan, make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import read_model
 
+from ..harness import freeze
 from .conftest import FAMILY
 
 pytestmark = pytest.mark.engine_npu
@@ -120,8 +120,8 @@ def started(folder: Path, case: Case) -> dict[str, int]:
     finally:
         core.shutdown()
         del core
-        gc.collect()
         cleanup_dist_env_and_memory()
+        freeze()
     return found
 
 

@@ -4,7 +4,9 @@ Scores: a row is one index head of one query. A tile of rows is multiplied with 
 after another, so that keys are loaded once for all queries of a request in the tile; where requests
 change inside a tile, each has its turn over all rows and stores those that are its own. Blocks that
 every row of a turn sees whole, and that none takes anyway, need no look at positions, and most
-blocks of a long context are such.
+blocks of a long context are such; on A2 and A3 they have a loop of their own, without tiles of
+masks. A5 has vector operations for the one value that a row has from a block, so there one loop
+looks at the positions of all blocks after their products, and keeps one tile of them.
 
 Selection: a tile of rows stays in the unified buffer while its best candidates are taken one by
 one, which needs neither a sort nor a second pass for what is invalid.
@@ -28,6 +30,8 @@ _FEWEST_ROWS = 16
 _MOST_ROWS = 128
 # Where positions or first blocks are looked at, too, with tiles of them beside the products.
 _MOST_ROWS_COMPARED = 64
+# Where that is done for rows, and nothing lies beside the products: keys are read half as often.
+_MOST_ROWS_ALONE = 256
 _MOST_KEYS = 128
 
 # Columns without a score that are written together.
@@ -54,6 +58,18 @@ _NO_BLOCK = tl.constexpr(1 << 24)
 
 
 @triton.jit
+def _with_priorities(
+    scores, number, behind_it, INIT_BLOCKS: tl.constexpr, LOCAL_BLOCKS: tl.constexpr
+):
+    """Scores of block ``number``; ``behind_it`` is how many more a row sees, negative for none."""
+    if INIT_BLOCKS > 0:
+        scores = tl.where(number < INIT_BLOCKS, _INIT, scores)
+    if LOCAL_BLOCKS > 0:
+        scores = tl.where(behind_it < LOCAL_BLOCKS, _LOCAL, scores)
+    return tl.where(behind_it >= 0.0, scores, float("-inf"))
+
+
+@triton.jit
 def _largest(
     query,
     key_ptr,
@@ -68,6 +84,7 @@ def _largest(
     PAGE: tl.constexpr,
     KEYS: tl.constexpr,
     PLAIN: tl.constexpr,
+    BY_ROW: tl.constexpr,
     INIT_BLOCKS: tl.constexpr,
     LOCAL_BLOCKS: tl.constexpr,
 ):
@@ -82,22 +99,25 @@ def _largest(
         to = at + row * row_stride + k[:, None] * row_stride + d[None, :]
         keys = tl.load(to) if PADDED == DIM else tl.load(to, mask=(d < DIM)[None, :], other=0.0)
         products = tl.dot(query, tl.trans(keys), input_precision="ieee")
-        # A comparison with NaN is false.
-        passed = products > _LEAST
         # What a row does not see whole, it takes anyway if it takes its latest block.
         if not PLAIN and LOCAL_BLOCKS == 0:
-            passed &= key[None, :] <= (place - (number * PAGE + row).to(tl.float32))[:, None]
-        products = tl.where(passed, products, _LEAST)
-        if not PLAIN:
-            # Whole tiles: of a row's one value A2 would compare one after the other.
-            behind_it = tl.broadcast_to((last - number.to(tl.float32))[:, None], products.shape)
-            if INIT_BLOCKS > 0:
-                products = tl.where(number < INIT_BLOCKS, _INIT, products)
-            if LOCAL_BLOCKS > 0:
-                products = tl.where(behind_it < LOCAL_BLOCKS, _LOCAL, products)
-            products = tl.where(behind_it >= 0.0, products, float("-inf"))
+            seen = key[None, :] <= (place - (number * PAGE + row).to(tl.float32))[:, None]
+            products = tl.where(seen, products, _LEAST)
+        if not BY_ROW:
+            # A comparison with NaN is false. That a maximum passes NaN over is Triton's rule, which
+            # the compiler for A5 writes out, and the one for A2 leaves to the vector unit.
+            products = tl.where(products > _LEAST, products, _LEAST)
+            if not PLAIN:
+                # Whole tiles: of a row's one value A2 would compare one after the other.
+                behind_it = tl.broadcast_to((last - number.to(tl.float32))[:, None], products.shape)
+                products = _with_priorities(products, number, behind_it, INIT_BLOCKS, LOCAL_BLOCKS)
         top = tl.max(products, axis=1)
         best = top if PAGE == KEYS else tl.where(top > best, top, best)
+    if BY_ROW:
+        best = tl.where(best > _LEAST, best, _LEAST)
+        if not PLAIN:
+            behind_it = last - number.to(tl.float32)
+            best = _with_priorities(best, number, behind_it, INIT_BLOCKS, LOCAL_BLOCKS)
     return best
 
 
@@ -136,11 +156,14 @@ def _block_scores_kernel(
     PAGE: tl.constexpr,
     KEYS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    BY_ROW: tl.constexpr,
     INIT_BLOCKS: tl.constexpr,
     LOCAL_BLOCKS: tl.constexpr,
 ):
     # What is not among the latest blocks of a row is seen whole.
     LATEST: tl.constexpr = LOCAL_BLOCKS if LOCAL_BLOCKS > 1 else 1
+    # Of a single query other blocks than plain ones need no products.
+    APART: tl.constexpr = not BY_ROW or (TURNS == 1 and LOCAL_BLOCKS > 0)
     h = tl.arange(0, ROWS)
     d = tl.arange(0, PADDED)
     c = tl.arange(0, COLUMNS)
@@ -192,12 +215,16 @@ def _block_scores_kernel(
                 taken = _columns_up_to(INIT_BLOCKS - 1 - first_block, block_stride, to_column)
                 plain = tl.where(taken > plain, taken, plain)
             whole = tl.where(whole > plain, whole, plain)
-            for column in range(plain, whole):
-                best = _largest(
-                    query, key_ptr, table, first_block + column * block_stride, place, last,
-                    key_block_stride, key_row_stride, DIM, PADDED, PAGE, KEYS, True, 0, 0,
-                )  # fmt: skip
-                tl.store(out + column, best, mask=(h >= done) & (h < end))
+            if APART:
+                for column in range(plain, whole):
+                    best = _largest(
+                        query, key_ptr, table, first_block + column * block_stride, place, last,
+                        key_block_stride, key_row_stride, DIM, PADDED, PAGE, KEYS, True, BY_ROW,
+                        0, 0,
+                    )  # fmt: skip
+                    tl.store(out + column, best, mask=(h >= done) & (h < end))
+            else:
+                whole = plain
             for one in range(from_column, live - (whole - plain)):
                 column = tl.where(one < plain, one, one + whole - plain)
                 number = first_block + column * block_stride
@@ -208,7 +235,8 @@ def _block_scores_kernel(
                 else:
                     best = _largest(
                         query, key_ptr, table, number, place, last, key_block_stride,
-                        key_row_stride, DIM, PADDED, PAGE, KEYS, False, INIT_BLOCKS, LOCAL_BLOCKS,
+                        key_row_stride, DIM, PADDED, PAGE, KEYS, False, BY_ROW, INIT_BLOCKS,
+                        LOCAL_BLOCKS,
                     )  # fmt: skip
                 tl.store(out + column, best, mask=(h >= done) & (h < end))
             nothing = tl.full((ROWS, COLUMNS), float("-inf"), tl.float32)
@@ -293,7 +321,10 @@ def block_scores(
         return out.fill_(float("-inf"))
     facts = current_facts()
     # Requests of fewer queries on average would take turns over rows that are not theirs.
+    by_row = facts.family == "A5"
     most = _MOST_ROWS if local_blocks and not init_blocks else _MOST_ROWS_COMPARED
+    if by_row and local_blocks:
+        most = _MOST_ROWS_ALONE
     together = min(next_power_of_two(tokens // block_table.shape[0]), max(1, most // heads))
     step = together * heads
     tiles = -(-tokens // together)
@@ -334,6 +365,7 @@ def block_scores(
         "PAGE": page,
         "KEYS": min(page & -page, _MOST_KEYS),
         "COLUMNS": _COLUMNS,
+        "BY_ROW": by_row,
         "INIT_BLOCKS": init_blocks,
         "LOCAL_BLOCKS": local_blocks,
     }

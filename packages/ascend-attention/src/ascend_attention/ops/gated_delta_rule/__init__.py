@@ -127,7 +127,8 @@ def chunk_gated_delta_rule(
             step share it; None makes it here. Not used on a CPU.
 
     Returns:
-        ``[T, H, V]`` in the value's dtype; computed in float32.
+        ``[T, H, V]`` in the value's dtype; computed in float32, but for operands of products on an
+        NPU, which are rounded to the dtype of the queries. States stay in float32 between chunks.
 
     Raises:
         InvalidInputError: shapes or dtypes that do not fit each other.

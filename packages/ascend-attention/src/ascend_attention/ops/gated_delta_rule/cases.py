@@ -223,11 +223,12 @@ CASES: dict[str, tuple[Case, ...]] = {
                 new, [16, 0, 70], (1, 2), _V, channels=True, steep=True, fresh=[2], gap=5
             ),
         ),
+        Case("whole_chunks", lambda new: _chunk(new, [256, 5], (1, 1), (16, 16))),
         Case("no_slot", lambda new: _chunk(new, [3, 2, 4], (1, 2), _V, [0, 2, -1])),
         Case("fresh", _fresh_nan),
         Case(
             "normalized",
-            lambda new: _chunk(new, [40], (1, 2), (24, 20), channels=True, normalize=True),
+            lambda new: _chunk(new, [40], (2, 2), (24, 20), channels=True, normalize=True),
         ),
         Case(
             "bfloat16",
@@ -242,7 +243,13 @@ CASES: dict[str, tuple[Case, ...]] = {
                 beta=BF16, fresh=[3], padding=1, normalize=True,
             ),
         ),
-        Case("half", lambda new: _chunk(new, [20], (1, 2), _V, dtype=F16, beta=F16)),
+        Case(
+            "half",
+            lambda new: _chunk(
+                new, [20, 1, 0, 66, 3, 1, 2, 5], (2, 4), (16, 72), dtype=F16, beta=F16
+            ),
+            operands=F16,
+        ),
         Case(
             "qwen3_next",
             lambda new: _chunk(

@@ -1,4 +1,9 @@
-"""What chunks make of keys and values, and the state's way through them, in Triton."""
+"""What chunks make of keys and values, and the state's way through them, in Triton.
+
+Products take operands of the inputs' dtype and add in float32, as the matrix unit does several
+times faster for 16 bits than for float32. Decays, the inverse, and the state itself are float32
+until they are operands.
+"""
 
 from __future__ import annotations
 
@@ -16,107 +21,153 @@ from ascend_attention.ops.gated_delta_rule.kernels.rows import (
     dense_rows,
     lengths,
     load_rows,
+    raw_rows,
     strides,
 )
 from ascend_attention.ops.gated_delta_rule.layout import CHUNK, chunk_table
-from ascend_attention.ops.gated_delta_rule.tiles import SMALLEST, values_of_a_pass
+from ascend_attention.ops.gated_delta_rule.tiles import smallest_of, values_of_a_pass
 
 
 @triton.jit
-def _solve_kernel(
+def _operands_kernel(
+    query_ptr,
     key_ptr,
-    value_ptr,
     sums_ptr,
     beta_ptr,
     table_ptr,
     inverse_ptr,
-    w_ptr,
-    u_ptr,
+    solved_ptr,
+    seen_ptr,
+    readers_ptr,
+    writers_ptr,
+    scale,
+    query_token,
+    query_head,
     key_token,
     key_head,
-    value_token,
-    value_head,
     programs,
     HEADS: tl.constexpr,
     SHARED: tl.constexpr,
     WIDTH: tl.constexpr,
     PADDED: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    PADDED_HEIGHT: tl.constexpr,
     CHUNK: tl.constexpr,
     CHANNELS: tl.constexpr,
     NORMALIZE: tl.constexpr,
 ):
+    """What a chunk multiplies values and states with, in the dtype of keys."""
     i = tl.arange(0, CHUNK)
     d = tl.arange(0, PADDED)
-    v = tl.arange(0, PADDED_HEIGHT)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         chunk = unit // HEADS
         head = unit - chunk * HEADS
         first = as_int64(tl.load(table_ptr + chunk * 2))
         count = tl.load(table_ptr + chunk * 2 + 1)
+        last = tl.where(count > 0, count - 1, 0)
         real = i < count
         row = first * HEADS + head
-        at = inverse_ptr + row * CHUNK
-        inverse = load_rows(at, HEADS * CHUNK, count, CHUNK, CHUNK, CHUNK)
         beta = tl.load(beta_ptr + row + i * HEADS, mask=real, other=0.0).to(tl.float32)
-        inverse = inverse * beta[None, :]
-        at = key_ptr + first * key_token + as_int64(head // SHARED) * key_head
-        keys = load_rows(at, key_token, count, WIDTH, PADDED, CHUNK)
-        keys = keys / lengths(keys, NORMALIZE)[:, None]
+        at = row * CHUNK + i[:, None] * (HEADS * CHUNK) + i[None, :]
+        solved = tl.load(inverse_ptr + at, mask=real[:, None], other=0.0) * beta[None, :]
+        solved = solved.to(solved_ptr.dtype.element_ty)
+        tl.store(solved_ptr + at, solved, mask=real[:, None])
         if CHANNELS:
             at = sums_ptr + row * WIDTH
-            keys = keys * tl.exp(load_rows(at, HEADS * WIDTH, count, WIDTH, PADDED, CHUNK))
+            sums = load_rows(at, HEADS * WIDTH, count, WIDTH, PADDED, CHUNK)
+            at = at + last * (HEADS * WIDTH) + d
+            left = tl.exp(tl.load(at, mask=d < WIDTH, other=0.0)[None, :] - sums)
+            grown = tl.exp(sums)
         else:
-            sums = tl.load(sums_ptr + row + i * HEADS, mask=real, other=0.0)
-            keys = keys * tl.exp(sums)[:, None]
-        w = tl.dot(inverse, keys, input_precision="ieee")
-        at = w_ptr + row * WIDTH + i[:, None] * (HEADS * WIDTH) + d[None, :]
-        tl.store(at, w, mask=real[:, None] & (d < WIDTH)[None, :])
-        at = value_ptr + first * value_token + as_int64(head) * value_head
-        values = load_rows(at, value_token, count, HEIGHT, PADDED_HEIGHT, CHUNK)
-        u = tl.dot(inverse, values, input_precision="ieee")
-        at = u_ptr + row * HEIGHT + i[:, None] * (HEADS * HEIGHT) + v[None, :]
-        tl.store(at, u, mask=real[:, None] & (v < HEIGHT)[None, :])
+            at = sums_ptr + row
+            sums = tl.load(at + i * HEADS, mask=real, other=0.0)
+            left = tl.exp(tl.load(at + last * HEADS) - sums)[:, None]
+            grown = tl.exp(sums)[:, None]
+        to = row * WIDTH + i[:, None] * (HEADS * WIDTH) + d[None, :]
+        mask = real[:, None] & (d < WIDTH)[None, :]
+        at = query_ptr + first * query_token + as_int64(head // SHARED) * query_head
+        rows = load_rows(at, query_token, count, WIDTH, PADDED, CHUNK)
+        rows = rows * (scale / lengths(rows, NORMALIZE))[:, None] * grown
+        tl.store(readers_ptr + to, rows.to(readers_ptr.dtype.element_ty), mask=mask)
+        at = key_ptr + first * key_token + as_int64(head // SHARED) * key_head
+        rows = load_rows(at, key_token, count, WIDTH, PADDED, CHUNK)
+        # Negative, so that the matrix unit can take from values what a state says about keys.
+        rows = rows * (-1.0 / lengths(rows, NORMALIZE))[:, None]
+        tl.store(writers_ptr + to, (rows * left).to(writers_ptr.dtype.element_ty), mask=mask)
+        rows = (rows * grown).to(seen_ptr.dtype.element_ty)
+        seen = tl.dot(solved, rows, input_precision="ieee")
+        tl.store(seen_ptr + to, seen.to(seen_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _lost(
+    at_values,
+    at_out,
+    state,
+    solved,
+    seen,
+    readers,
+    writers,
+    inner,
+    count,
+    value_token,
+    out_token,
+    height,
+    TAKEN: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """What rows of a state lose in a chunk, of which there are ``height``; stores their outputs.
+
+    Everything but the state, and all operands, are of one dtype.
+    """
+    i = tl.arange(0, CHUNK)
+    v = tl.arange(0, TAKEN)
+    values = raw_rows(at_values, value_token, count, height, TAKEN, CHUNK)
+    held = tl.trans(state.to(values.dtype))
+    # Both products are added before anything is rounded, so where the state already says what the
+    # values are, only the operands' own rounding is left.
+    change = tl.dot(solved, values, input_precision="ieee")
+    change = tl.dot(seen, held, change, input_precision="ieee").to(values.dtype)
+    out = tl.dot(readers, held, input_precision="ieee")
+    out = tl.dot(inner, change, out, input_precision="ieee").to(values.dtype)
+    mask = (i < count)[:, None] & (v < height)[None, :]
+    tl.store(at_out + i[:, None] * out_token + v[None, :], out, mask=mask)
+    return tl.dot(tl.trans(change), writers, input_precision="ieee")
 
 
 @triton.jit
 def _pass_kernel(
-    query_ptr,
-    key_ptr,
+    value_ptr,
     sums_ptr,
-    w_ptr,
-    u_ptr,
+    solved_ptr,
+    seen_ptr,
+    readers_ptr,
+    writers_ptr,
     inner_ptr,
     state_ptr,
     bounds_ptr,
     slots_ptr,
     has_ptr,
     out_ptr,
-    scale,
-    query_token,
-    query_head,
-    key_token,
-    key_head,
+    value_token,
+    value_head,
     state_slot,
     programs,
     HEADS: tl.constexpr,
-    SHARED: tl.constexpr,
     WIDTH: tl.constexpr,
     PADDED: tl.constexpr,
     HEIGHT: tl.constexpr,
     TAKEN: tl.constexpr,
+    PARTS: tl.constexpr,
     CHUNK: tl.constexpr,
     CHANNELS: tl.constexpr,
-    NORMALIZE: tl.constexpr,
 ):
-    TILES: tl.constexpr = (HEIGHT + TAKEN - 1) // TAKEN
-    i = tl.arange(0, CHUNK)
+    """Chunk after chunk, with one or two parts of a head's state, which stays in float32."""
+    ROWS: tl.constexpr = TAKEN * PARTS
+    TILES: tl.constexpr = (HEIGHT + ROWS - 1) // ROWS
     d = tl.arange(0, PADDED)
     v = tl.arange(0, TAKEN)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
         pair = unit // TILES
-        top = (unit - pair * TILES) * TAKEN
+        top = (unit - pair * TILES) * ROWS
         request = pair // HEADS
         head = pair - request * HEADS
         begin = tl.load(bounds_ptr + request)
@@ -127,47 +178,48 @@ def _pass_kernel(
         kept = tl.where(tl.load(has_ptr + request) != 0, height, 0)
         at_state = state_ptr + as_int64(slot) * state_slot + (head * HEIGHT + top) * WIDTH
         state = load_rows(at_state, WIDTH, kept, WIDTH, PADDED, TAKEN)
+        if PARTS == 2:
+            at_lower = at_state + TAKEN * WIDTH
+            lower = load_rows(at_lower, WIDTH, kept - TAKEN, WIDTH, PADDED, TAKEN)
         for chunk in range(0, (tokens + CHUNK - 1) // CHUNK):
             left = tokens - chunk * CHUNK
             count = tl.where(left < CHUNK, left, CHUNK)
             first = as_int64(begin + chunk * CHUNK)
-            at = query_ptr + first * query_token + as_int64(head // SHARED) * query_head
-            queries = load_rows(at, query_token, count, WIDTH, PADDED, CHUNK)
-            queries = queries * (scale / lengths(queries, NORMALIZE))[:, None]
-            at = key_ptr + first * key_token + as_int64(head // SHARED) * key_head
-            keys = load_rows(at, key_token, count, WIDTH, PADDED, CHUNK)
-            keys = keys / lengths(keys, NORMALIZE)[:, None]
             row = first * HEADS + head
             if CHANNELS:
-                at = sums_ptr + row * WIDTH
-                sums = load_rows(at, HEADS * WIDTH, count, WIDTH, PADDED, CHUNK)
-                at_total = at + (count - 1) * (HEADS * WIDTH) + d
-                total = tl.load(at_total, mask=d < WIDTH, other=0.0)
-                shrunk = tl.exp(total)[None, :]
-                late = keys * tl.exp(total[None, :] - sums)
-                early = queries * tl.exp(sums)
+                at = sums_ptr + (row + (count - 1) * HEADS) * WIDTH
+                shrunk = tl.exp(tl.load(at + d, mask=d < WIDTH, other=0.0))[None, :]
             else:
-                at = sums_ptr + row
-                sums = tl.load(at + i * HEADS, mask=i < count, other=0.0)
-                total = tl.load(at + (count - 1) * HEADS)
-                shrunk = tl.exp(total)
-                late = keys * tl.exp(total - sums)[:, None]
-                early = queries * tl.exp(sums)[:, None]
-            w = load_rows(w_ptr + row * WIDTH, HEADS * WIDTH, count, WIDTH, PADDED, CHUNK)
-            at = u_ptr + row * HEIGHT + top
-            u = load_rows(at, HEADS * HEIGHT, count, HEIGHT - top, TAKEN, CHUNK)
-            inner = load_rows(inner_ptr + row * CHUNK, HEADS * CHUNK, count, CHUNK, CHUNK, CHUNK)
-            change = u - tl.dot(w, tl.trans(state), input_precision="ieee")
-            out = tl.dot(early, tl.trans(state), input_precision="ieee")
-            out = out + tl.dot(inner, change, input_precision="ieee")
-            added = tl.dot(tl.trans(change), late, input_precision="ieee")
-            state = state * shrunk + added
-            at = out_ptr + row * HEIGHT + top + i[:, None] * (HEADS * HEIGHT) + v[None, :]
-            mask = (i < count)[:, None] & (v < HEIGHT - top)[None, :]
-            tl.store(at, out.to(out_ptr.dtype.element_ty), mask=mask)
-        at = at_state + v[:, None] * WIDTH + d[None, :]
+                shrunk = tl.exp(tl.load(sums_ptr + row + (count - 1) * HEADS))
+            at = solved_ptr + row * CHUNK
+            solved = raw_rows(at, HEADS * CHUNK, count, CHUNK, CHUNK, CHUNK)
+            at = inner_ptr + row * CHUNK
+            inner = raw_rows(at, HEADS * CHUNK, count, CHUNK, CHUNK, CHUNK)
+            at = seen_ptr + row * WIDTH
+            seen = raw_rows(at, HEADS * WIDTH, count, WIDTH, PADDED, CHUNK)
+            at = readers_ptr + row * WIDTH
+            readers = raw_rows(at, HEADS * WIDTH, count, WIDTH, PADDED, CHUNK)
+            at = writers_ptr + row * WIDTH
+            writers = raw_rows(at, HEADS * WIDTH, count, WIDTH, PADDED, CHUNK)
+            at = value_ptr + first * value_token + as_int64(head) * value_head + top
+            to = out_ptr + row * HEIGHT + top
+            lost = _lost(
+                at, to, state, solved, seen, readers, writers, inner, count, value_token,
+                HEADS * HEIGHT, HEIGHT - top, TAKEN, CHUNK,
+            )  # fmt: skip
+            state = state * shrunk - lost
+            if PARTS == 2:
+                lost = _lost(
+                    at + TAKEN, to + TAKEN, lower, solved, seen, readers, writers, inner, count,
+                    value_token, HEADS * HEIGHT, HEIGHT - top - TAKEN, TAKEN, CHUNK,
+                )  # fmt: skip
+                lower = lower * shrunk - lost
+        tile = v[:, None] * WIDTH + d[None, :]
         mask = (v < height)[:, None] & (d < WIDTH)[None, :]
-        tl.store(at, state.to(state_ptr.dtype.element_ty), mask=mask)
+        tl.store(at_state + tile, state.to(state_ptr.dtype.element_ty), mask=mask)
+        if PARTS == 2:
+            mask = (v < height - TAKEN)[:, None] & (d < WIDTH)[None, :]
+            tl.store(at_lower + tile, lower.to(state_ptr.dtype.element_ty), mask=mask)
 
 
 def chunk_gated_delta_rule(
@@ -193,52 +245,52 @@ def chunk_gated_delta_rule(
         return out
     table = chunk_table(cu_seqlens, tokens) if chunks is None else chunks.contiguous()
     sums, system, inner = products(query, key, decay, beta, table, scale, normalize)
-    w, u = (
-        torch.empty((tokens, heads, size), dtype=torch.float32, device=device)
-        for size in (width, height)
+    solved, seen, readers, writers = (
+        torch.empty((tokens, heads, size), dtype=key.dtype, device=device)
+        for size in (CHUNK, width, width, width)
     )
-    shared = {
+    sizes = {
         "HEADS": heads,
-        "SHARED": heads // key.shape[1],
         "WIDTH": width,
-        "PADDED": max(next_power_of_two(width), SMALLEST),
-        "HEIGHT": height,
+        "PADDED": max(next_power_of_two(width), smallest_of(key.dtype.itemsize)),
         "CHUNK": CHUNK,
         "CHANNELS": decay.dim() == 3,
-        "NORMALIZE": normalize,
     }
-    arguments = {
-        "key_ptr": key,
-        "value_ptr": value,
+    made = {
         "sums_ptr": sums,
+        "solved_ptr": solved,
+        "seen_ptr": seen,
+        "readers_ptr": readers,
+        "writers_ptr": writers,
+    }
+    programs = table.shape[0] * heads
+    arguments = made | {
+        "query_ptr": query,
+        "key_ptr": key,
         "beta_ptr": beta.contiguous(),
         "table_ptr": table,
         "inverse_ptr": inverses(system, table),
-        "w_ptr": w,
-        "u_ptr": u,
-        **strides(key=key, value=value),
-        "programs": table.shape[0] * heads,
+        "scale": float(scale),
+        **strides(query=query, key=key),
+        "programs": programs,
     }
-    constants = shared | {"PADDED_HEIGHT": max(next_power_of_two(height), SMALLEST)}
-    launch(_solve_kernel, table.shape[0] * heads, arguments, constants, cube=True)
-    taken = values_of_a_pass(current_facts(), height, requests * heads)
-    programs = requests * heads * -(-height // taken)
-    arguments = {
-        "query_ptr": query,
-        "key_ptr": key,
-        "sums_ptr": sums,
-        "w_ptr": w,
-        "u_ptr": u,
+    constants = sizes | {"SHARED": heads // key.shape[1], "NORMALIZE": normalize}
+    launch(_operands_kernel, programs, arguments, constants, cube=True)
+    pairs = requests * heads
+    taken, parts = values_of_a_pass(current_facts(), height, pairs, value.dtype.itemsize)
+    programs = pairs * -(-height // (taken * parts))
+    arguments = made | {
+        "value_ptr": value,
         "inner_ptr": inner,
         "state_ptr": state,
         "bounds_ptr": cu_seqlens.contiguous(),
         "slots_ptr": state_indices.contiguous(),
         "has_ptr": has_state.contiguous(),
         "out_ptr": out,
-        "scale": float(scale),
-        **strides(query=query, key=key),
+        **strides(value=value),
         "state_slot": state.stride(0),
         "programs": programs,
     }
-    launch(_pass_kernel, programs, arguments, shared | {"TAKEN": taken}, cube=True)
+    constants = sizes | {"HEIGHT": height, "TAKEN": taken, "PARTS": parts}
+    launch(_pass_kernel, programs, arguments, constants, cube=True)
     return out

@@ -19,6 +19,27 @@ from ascend_attention.ops.gated_delta_rule.tiles import SMALLEST
 
 
 @triton.jit
+def _keys_of(
+    unit,
+    key_ptr,
+    table_ptr,
+    key_token,
+    key_head,
+    GROUPS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PADDED: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """A chunk's first token and its number of them, the key head of a unit, and the keys there."""
+    chunk = unit // GROUPS
+    group = unit - chunk * GROUPS
+    first = as_int64(tl.load(table_ptr + chunk * 2))
+    count = tl.load(table_ptr + chunk * 2 + 1)
+    at = key_ptr + first * key_token + as_int64(group) * key_head
+    return first, count, group, at, raw_rows(at, key_token, count, WIDTH, PADDED, CHUNK)
+
+
+@triton.jit
 def _system_kernel(
     key_ptr,
     sums_ptr,
@@ -40,13 +61,10 @@ def _system_kernel(
     i = tl.arange(0, CHUNK)
     place = i.to(tl.float32)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
-        chunk = unit // GROUPS
-        group = unit - chunk * GROUPS
-        first = as_int64(tl.load(table_ptr + chunk * 2))
-        count = tl.load(table_ptr + chunk * 2 + 1)
+        first, count, group, at, keys = _keys_of(
+            unit, key_ptr, table_ptr, key_token, key_head, GROUPS, WIDTH, PADDED, CHUNK
+        )
         real = i < count
-        at = key_ptr + first * key_token + as_int64(group) * key_head
-        keys = raw_rows(at, key_token, count, WIDTH, PADDED, CHUNK)
         found = tl.dot(keys, tl.trans(keys), input_precision="ieee")
         if NORMALIZE:
             length = lengths_of(at, key_token, count, WIDTH, PADDED, CHUNK)
@@ -87,13 +105,10 @@ def _inner_kernel(
     i = tl.arange(0, CHUNK)
     place = i.to(tl.float32)
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
-        chunk = unit // GROUPS
-        group = unit - chunk * GROUPS
-        first = as_int64(tl.load(table_ptr + chunk * 2))
-        count = tl.load(table_ptr + chunk * 2 + 1)
+        first, count, group, at_key, keys = _keys_of(
+            unit, key_ptr, table_ptr, key_token, key_head, GROUPS, WIDTH, PADDED, CHUNK
+        )
         real = i < count
-        at_key = key_ptr + first * key_token + as_int64(group) * key_head
-        keys = raw_rows(at_key, key_token, count, WIDTH, PADDED, CHUNK)
         at_query = query_ptr + first * query_token + as_int64(group) * query_head
         queries = raw_rows(at_query, query_token, count, WIDTH, PADDED, CHUNK)
         found = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
@@ -108,7 +123,8 @@ def _inner_kernel(
             between = sums[:, None] - sums[None, :]
             between = tl.where(place[:, None] >= place[None, :], between, float("-inf"))
             to = row * CHUNK + i[:, None] * (HEADS * CHUNK) + i[None, :]
-            tl.store(inner_ptr + to, found * tl.exp(between), mask=real[:, None])
+            inner = (found * tl.exp(between)).to(inner_ptr.dtype.element_ty)
+            tl.store(inner_ptr + to, inner, mask=real[:, None])
 
 
 def head_products(
@@ -124,8 +140,8 @@ def head_products(
     tokens, heads = sums.shape
     groups, width = key.shape[1:]
     system, inner = (
-        torch.empty((tokens, heads, CHUNK), dtype=torch.float32, device=key.device)
-        for _ in range(2)
+        torch.empty((tokens, heads, CHUNK), dtype=dtype, device=key.device)
+        for dtype in (torch.float32, key.dtype)
     )
     programs = table.shape[0] * groups
     shared = {"key_ptr": key, "sums_ptr": sums, "table_ptr": table, "programs": programs}

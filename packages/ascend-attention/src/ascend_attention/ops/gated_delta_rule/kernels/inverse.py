@@ -14,6 +14,9 @@ from ascend_ops_core.launch import launch
 from ascend_attention.ops.gated_delta_rule.layout import BLOCK, CHUNK
 from ascend_attention.ops.gated_delta_rule.tiles import heads_of_blocks
 
+# Blocks of a chunk that a program inverts one after the other, so that it looks them up once.
+_BLOCKS = 2
+
 
 @triton.jit
 def _blocks_kernel(
@@ -25,44 +28,63 @@ def _blocks_kernel(
     TAKEN: tl.constexpr,
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):
     """Inverses of the blocks on the diagonal, those of some heads at once, row after row.
 
-    To the right of a block there are zeros.
+    The rows above and below the middle of a block are two tiles, so that a row of the first half
+    is not multiplied with rows that are behind it. To the right of a block there are zeros.
     """
-    BLOCKS: tl.constexpr = CHUNK // BLOCK
+    PARTS: tl.constexpr = CHUNK // (BLOCKS * BLOCK)
     GROUPS: tl.constexpr = HEADS // TAKEN
+    HALF: tl.constexpr = BLOCK // 2
     h = tl.arange(0, TAKEN)
-    r = tl.arange(0, BLOCK)
-    place = r.to(tl.float32)
-    one = tl.where(place[:, None] == place[None, :], 1.0, 0.0)
+    r = tl.arange(0, HALF)
+    c = tl.arange(0, BLOCK)
+    ahead = c[None, :] - r[:, None]
     nothing = tl.zeros((BLOCK, BLOCK), tl.float32)
+    row = h[:, None] * CHUNK + r[None, :]
+    tile = h[:, None, None] * CHUNK + r[None, :, None] * (HEADS * CHUNK) + c[None, None, :]
+    real = (h < TAKEN)[:, None, None] & (c < BLOCK)[None, None, :]
     for unit in range(tl.program_id(0), programs, tl.num_programs(0)):
-        block = unit // GROUPS
-        group = (unit - block * GROUPS) * TAKEN
-        chunk = block // BLOCKS
-        top = (block - chunk * BLOCKS) * BLOCK
+        part = unit // GROUPS
+        group = (unit - part * GROUPS) * TAKEN
+        chunk = part // PARTS
+        begin = (part - chunk * PARTS) * (BLOCKS * BLOCK)
         first = as_int64(tl.load(table_ptr + chunk * 2))
-        left = tl.load(table_ptr + chunk * 2 + 1) - top
-        if left > 0:
-            at = ((first + top) * HEADS + group) * CHUNK + top
-            row = h[:, None] * CHUNK + r[None, :]
-            tile = h[:, None, None] * CHUNK + r[None, :, None] * (HEADS * CHUNK) + r[None, None, :]
-            mask = (h < TAKEN)[:, None, None] & (r < left)[None, :, None] & (r < BLOCK)[None, None]
-            for one_head in range(0, TAKEN):
-                for beyond in range(top + BLOCK, CHUNK, BLOCK):
-                    to = inverse_ptr + at + one_head * CHUNK + beyond - top
-                    to = to + r[:, None] * (HEADS * CHUNK) + r[None, :]
-                    tl.store(to, nothing, mask=(r < left)[:, None] & (r < BLOCK)[None, :])
-            inverse = tl.broadcast_to(one[None, :, :], (TAKEN, BLOCK, BLOCK))
-            for k in range(1, BLOCK):
-                # Rows that do not exist repeat the first one, which changes none above them.
-                from_row = tl.where(k < left, k, 0)
-                factors = tl.load(system_ptr + at + from_row * (HEADS * CHUNK) + row)
-                found = tl.sum(factors[:, :, None] * inverse, axis=1)
-                here = tl.where(place == k * 1.0, 1.0, 0.0)
-                inverse = inverse + here[None, :, None] * found[:, None, :]
-            tl.store(inverse_ptr + at + tile, inverse, mask=mask)
+        count = tl.load(table_ptr + chunk * 2 + 1)
+        for block in range(0, BLOCKS):
+            top = begin + block * BLOCK
+            left = count - top
+            if left > 0:
+                at = ((first + top) * HEADS + group) * CHUNK + top
+                for one_head in range(0, TAKEN):
+                    for beyond in range(top + BLOCK, CHUNK, BLOCK):
+                        to = inverse_ptr + at + one_head * CHUNK + beyond - top
+                        to = to + c[:, None] * (HEADS * CHUNK) + c[None, :]
+                        tl.store(to, nothing, mask=(c < left)[:, None] & (c < BLOCK)[None, :])
+                one = tl.where(ahead == 0, 1.0, 0.0)
+                upper = tl.broadcast_to(one[None, :, :], (TAKEN, HALF, BLOCK))
+                for k in range(1, HALF):
+                    # Rows that do not exist repeat the first one, which changes none above them.
+                    from_row = tl.where(k < left, k, 0) * (HEADS * CHUNK)
+                    factors = tl.load(system_ptr + at + from_row + row)
+                    found = tl.sum(factors[:, :, None] * upper, axis=1)
+                    here = tl.where(r == k, 1.0, 0.0)
+                    upper = upper + here[None, :, None] * found[:, None, :]
+                tl.store(inverse_ptr + at + tile, upper, mask=real & (r < left)[None, :, None])
+                one = tl.where(ahead == HALF, 1.0, 0.0)
+                lower = tl.broadcast_to(one[None, :, :], (TAKEN, HALF, BLOCK))
+                for k in range(0, HALF):
+                    from_row = tl.where(k + HALF < left, k + HALF, 0) * (HEADS * CHUNK)
+                    factors = tl.load(system_ptr + at + from_row + row)
+                    products = factors[:, :, None] * upper
+                    factors = tl.load(system_ptr + at + from_row + HALF + row)
+                    found = tl.sum(products + factors[:, :, None] * lower, axis=1)
+                    here = tl.where(r == k, 1.0, 0.0)
+                    lower = lower + here[None, :, None] * found[:, None, :]
+                to = inverse_ptr + at + HALF * (HEADS * CHUNK) + tile
+                tl.store(to, lower, mask=real & (r < left - HALF)[None, :, None])
 
 
 @triton.jit
@@ -118,8 +140,8 @@ def inverses(system: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     arguments = {"system_ptr": system, "table_ptr": table, "inverse_ptr": inverse}
     constants = {"HEADS": heads, "CHUNK": CHUNK}
     taken = heads_of_blocks(current_facts(), heads)
-    programs = table.shape[0] * (CHUNK // BLOCK) * (heads // taken)
-    more = {"TAKEN": taken, "BLOCK": BLOCK}
+    programs = table.shape[0] * (CHUNK // (_BLOCKS * BLOCK)) * (heads // taken)
+    more = {"TAKEN": taken, "BLOCK": BLOCK, "BLOCKS": _BLOCKS}
     launch(_blocks_kernel, programs, arguments | {"programs": programs}, constants | more)
     half = BLOCK
     while half < CHUNK:
