@@ -81,7 +81,8 @@ def check_drafts(engine: Engine, target: K3Oracle, draft: Path, width: int) -> N
     with interrupted(engine, 4, 7):
         again = engine.run(requests)
     assert [one.tokens for one in again] == tokens
-    check_every_width(engine, requests, tokens)
+    # Two of them: every number takes as long as the longest.
+    check_every_width(engine, requests[1:], tokens[1:])
 
 
 def check_an_image_and_drawn_drafts(
