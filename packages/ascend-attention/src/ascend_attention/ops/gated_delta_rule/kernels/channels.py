@@ -94,6 +94,7 @@ def _near_kernel(
             factor = scale / lengths(query, NORMALIZE)
             found = tl.sum(near * query[:, None, :], axis=2) * factor[:, None]
             found = tl.where((place <= token * 1.0)[None, :], found, 0.0)
+            found = found.to(inner_ptr.dtype.element_ty)
             tl.store(inner_ptr + to + token * (HEADS * CHUNK), found, mask=mask)
 
 
@@ -159,7 +160,7 @@ def _far_kernel(
         queries = load_rows(at, query_token, left, WIDTH, PADDED, HALF)
         factor = scale / lengths(queries, NORMALIZE)
         found = tl.dot(queries * late, early, input_precision="ieee") * factor[:, None]
-        tl.store(inner_ptr + to, found, mask=mask)
+        tl.store(inner_ptr + to, found.to(inner_ptr.dtype.element_ty), mask=mask)
 
 
 def channel_products(
