@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import multiprocessing
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +20,9 @@ from ascend_ops_core.testing.compiler.check import compile_launch, configuration
 from ascend_ops_core.testing.compiler.fingerprint import plain_function
 from ascend_ops_core.testing.compiler.report import CompileReport
 from ascend_ops_core.testing.compiler.signature import constants_of, signature_of
+
+_logger = logging.getLogger(__name__)
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -92,21 +99,57 @@ def launches_of(operator: Operator, case: Case, family: str) -> list[Launch]:
 def compile_all(chosen: Sequence[Configuration], workers: int = 2) -> list[CompileReport]:
     """Compile configurations anew and return their reports in the same order.
 
+    A configuration whose process dies is tried again in processes of its own, which is logged.
+
     Args:
         chosen: the configurations.
         workers: processes; each takes one core.
+
+    Raises:
+        RuntimeError: the process died at every try.
     """
     global _shared
     _shared = chosen
     # A child that collected the parent's compiler contexts would wait for threads it does not have.
     gc.collect()
     gc.freeze()
+    reports: dict[int, CompileReport] = {}
+    left = list(range(len(chosen)))
+    while left:
+        reports |= _compiled(left, workers)
+        left = [one for one in left if one not in reports]
+        # Configurations are begun in their order, so what killed a process is among these.
+        for one in left[:workers]:
+            reports[one] = _compiled_alone(one)
+        left = left[workers:]
+    gc.unfreeze()
+    return [reports[one] for one in range(len(chosen))]
+
+
+def _compiled(indices: Sequence[int], workers: int) -> dict[int, CompileReport]:
+    """Reports of the configurations that were compiled before a process died, if one did."""
+    reports = {}
     # Forked, since jit functions cannot be sent to another process.
     # Without collections: what one frees of the front end has crashed kernels compiled behind it.
-    with multiprocessing.get_context("fork").Pool(workers, initializer=gc.disable) as pool:
-        reports = pool.map(_compile_one, range(len(chosen)), chunksize=1)
-    gc.unfreeze()
+    with ProcessPoolExecutor(
+        workers, multiprocessing.get_context("fork"), initializer=gc.disable
+    ) as pool:
+        futures = {one: pool.submit(_compile_one, one) for one in indices}
+        for one, future in futures.items():
+            with suppress(BrokenProcessPool):
+                reports[one] = future.result()
     return reports
+
+
+def _compiled_alone(index: int) -> CompileReport:
+    for number in range(_TRIES):
+        _logger.warning(
+            "The compiler's process may have died on %s: try %d.", _shared[index], number + 1
+        )
+        found = _compiled([index], 1)
+        if found:
+            return found[index]
+    raise RuntimeError(f"the compiler's process died {_TRIES} times on {_shared[index]}")
 
 
 _shared: Sequence[Configuration] = ()
