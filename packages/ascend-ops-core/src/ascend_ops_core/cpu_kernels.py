@@ -40,6 +40,8 @@ class CpuKernels:
         """The kernel module, or None when numba is not installed (logged once per process)."""
         if self._module is None and not self._unavailable:
             if numba_available():
+                # Whatever compiles first starts numba's pool.
+                follow_torch_threads()
                 module = importlib.import_module(self._module_name)
                 importlib.import_module("ascend_ops_core.cpu_cache").forget_stale(module)
                 self._module = module
