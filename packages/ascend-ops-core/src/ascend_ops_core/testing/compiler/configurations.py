@@ -115,14 +115,16 @@ def compile_all(chosen: Sequence[Configuration], workers: int = 2) -> list[Compi
     gc.freeze()
     reports: dict[int, CompileReport] = {}
     left = list(range(len(chosen)))
-    while left:
-        reports |= _compiled(left, workers)
-        left = [one for one in left if one not in reports]
-        # Configurations are begun in their order, so what killed a process is among these.
-        for one in left[:workers]:
-            reports[one] = _compiled_alone(one)
-        left = left[workers:]
-    gc.unfreeze()
+    try:
+        while left:
+            reports |= _compiled(left, workers)
+            left = [one for one in left if one not in reports]
+            # Configurations are begun in their order, so what killed a process is among these.
+            for one in left[:workers]:
+                reports[one] = _compiled_alone(one)
+            left = left[workers:]
+    finally:
+        gc.unfreeze()
     return [reports[one] for one in range(len(chosen))]
 
 
