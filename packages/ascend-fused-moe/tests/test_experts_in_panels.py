@@ -39,10 +39,10 @@ def expected(
 LEAST = cpu_columns._LEAST_PAIRS
 
 
-# Panels and tiles in one call; a panel of every number of units, several panels.
+# Fewer pairs than a task has rows; panels and tiles in one call; a panel of every number of units, several panels.
 @pytest.mark.parametrize(
     "sizes",
-    [[LEAST - 1, LEAST, 0, 1], [33, 40, 41, 48], [56, 57, 64], [65, 150, 3], [170]],
+    [[LEAST], [LEAST - 1, LEAST, 0, 1], [33, 40, 41, 48], [56, 57, 64], [65, 150, 3], [170]],
     ids=str,
 )
 @pytest.mark.parametrize(("hidden", "inter"), [(19, 37), (64, 50), (131, 97)])

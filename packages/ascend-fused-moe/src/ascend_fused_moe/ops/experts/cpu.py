@@ -202,7 +202,8 @@ def experts_few(x, w13, w2, shared13, shared2, weights, ids, how, out):  # type:
     )
     pairs, hit = order.shape[0], experts.shape[0]
     of, scales = owners(order, weights)
-    every, ones = everyone(max(pairs, tokens))
+    # Rows of a task are numbered by it as well.
+    every, ones = everyone(max(pairs, tokens, _ROWS))
     w13_rows = w13.reshape((w13.shape[0] * 2 * inter, width))
     w2_rows = w2.reshape((w2.shape[0] * width, inter))
     rows = token_rows(tokens, width, w13)
