@@ -39,7 +39,8 @@ def expected(
 LEAST = cpu_columns._LEAST_PAIRS
 
 
-# Fewer pairs than a task has rows; panels and tiles in one call; a panel of every number of units, several panels.
+# Fewer pairs than a task has rows; panels and tiles in one call; a panel of every number of units;
+# several panels.
 @pytest.mark.parametrize(
     "sizes",
     [[LEAST], [LEAST - 1, LEAST, 0, 1], [33, 40, 41, 48], [56, 57, 64], [65, 150, 3], [170]],

@@ -115,6 +115,7 @@ def test_acceptance_by_configured_rates_is_refused() -> None:
 def test_a_connector_that_needs_cuda_is_refused() -> None:
     given = SimpleNamespace(rejection_sample_method="standard", method="extract_hidden_states")
     config: Any = SimpleNamespace(speculative_config=given, additional_config={})
+    config.model_config = SimpleNamespace(is_hybrid=False)
     config.kv_transfer_config = SimpleNamespace(kv_connector="ExampleHiddenStatesConnector")
     with pytest.raises(InvalidInputError, match="ExampleHiddenStatesConnector"):
         check_speculation(config)
