@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakSet
 
 import torch
 from ascend_models_deepseek.testing import (
@@ -68,7 +69,8 @@ DEFAULTS: dict[str, Any] = {
 }
 
 # Bound at import: while engines run, gc's own does nothing, so that vLLM freezes none of them.
-freeze = gc.freeze
+_freeze = gc.freeze
+_living: WeakSet[Any] = WeakSet()
 
 FAMILIES: dict[type, tuple[Any, Any]] = {
     TinyV4Spec: (write_checkpoint, Oracle),
@@ -184,6 +186,7 @@ class Engine:
             # Replays must not live on memory that is garbage.
             gc.collect()
         self.engine = self.llm.llm_engine
+        _living.update((self.llm, self.engine.engine_core))
         self.serial = 0
         self.broken = False
 
@@ -321,8 +324,16 @@ class Engine:
         del self.engine, self.llm
         # It looks for garbage in the end, as is wanted here.
         cleanup_dist_env_and_memory()
-        # What is left are modules and oracles, which the next search need not look at.
-        freeze()
+        spare_the_next_search()
+
+
+def spare_the_next_search() -> None:
+    """Let gc look at none of what is left when engines are gone: modules and oracles.
+
+    An engine that something holds would never be collected.
+    """
+    if not _living:
+        _freeze()
 
 
 def keep_garbage(generation: int = 2) -> int:

@@ -12,6 +12,7 @@ captured region and finds tensors made there that outlive it.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 # Of CANN's errors 207005 and 207008, as users reported them (vllm-ascend issues 9564 and 9691).
 _NO_STREAM_LEFT = ("tream resources are insufficient", "no stream resource", "New capture stream")
+
+# A thread of gloo may still hold what a collective has summed.
+_LET_GO_S = 1.0
 
 
 class GraphInputError(RuntimeError):
@@ -195,8 +199,11 @@ def _refuse_leftovers(graph: Any, output: Any, rows: int) -> None:
     if made_inside is None:
         return
     results = {one.untyped_storage().data_ptr() for one in _all_tensors(output)}
-    leftovers = [one for one in made_inside() if one.address not in results]
-    if leftovers:
+    end = time.monotonic() + _LET_GO_S
+    while leftovers := [one for one in made_inside() if one.address not in results]:
+        if time.monotonic() < end:
+            time.sleep(_LET_GO_S / 100)
+            continue
         graph.reset()
         named = "; ".join(f"{one.by} made {one.dtype} {list(one.shape)}" for one in leftovers)
         raise GraphInputError(

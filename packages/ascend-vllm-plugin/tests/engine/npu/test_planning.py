@@ -16,7 +16,7 @@ from ascend_vllm_plugin.planning.plan import Plan, make_plan
 from ascend_vllm_plugin.planning.request import PlanRequest
 from ascend_vllm_plugin.planning.source import read_model
 
-from ..harness import freeze
+from ..harness import spare_the_next_search
 from .conftest import FAMILY
 
 pytestmark = pytest.mark.engine_npu
@@ -121,7 +121,7 @@ def started(folder: Path, case: Case) -> dict[str, int]:
         core.shutdown()
         del core
         cleanup_dist_env_and_memory()
-        freeze()
+        spare_the_next_search()
     return found
 
 
