@@ -92,9 +92,11 @@ def register() -> None:
         from ascend_specdec.vllm import register as register_verification
 
         from ascend_vllm_plugin.compat.context_parallel import allow_shared_contexts
+        from ascend_vllm_plugin.compat.stale_shared_memory import replace_stale_memory
 
         register_verification()
         allow_shared_contexts()
+        replace_stale_memory()
     register_experts()
     register_deepseek()
     register_kimi()
